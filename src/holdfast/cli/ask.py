@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from os.path import exists
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.agent.turn_parts import why_no_answer
 from holdfast.base.errors import ConfigError
-from holdfast.base.run_folder import TRAJECTORIES, is_run
-from holdfast.base.stored import bounded_json
+from holdfast.base.run_folder import is_run
 from holdfast.cli.code import allow
 from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, TrustCode, complete_run, find_run, in_runs, newest_run
 from holdfast.cli.terminal import is_live, out, train_extra
 from holdfast.cli.transcript import show_line, show_observation, show_turn
+from holdfast.evaluate.known import answerable, new_words
 from holdfast.evaluate.servers import find_server, key_in
 from holdfast.recipe.loading import find_recipe
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent.agent import SearchAgent
     from holdfast.agent.trajectory import Trajectory, Turn
+    from holdfast.recipe import Config
 
 
 def ask(
@@ -108,21 +110,34 @@ def ask(
         endpoint = None if server is None else find_server(server, model, api_key=key_in(api_key_env))
         agent = open_agent(named, config, folder, greedy=greedy, checkpoint=checkpoint, server=endpoint, given=settings)
     if question is None and sys.stdin.isatty() and is_live(console):
-        _welcome(named, folder, console)
+        console.print(f"holdfast · {named}")
+        _offer(folder, config, console)
+        console.print("Press Enter on an empty line to quit.", style="dim")
         for typed in _typed_questions():
-            answer(agent, typed, console, echo=False)
+            answer(agent, typed, console, echo=False, notes=new_words(typed, agent, config))
         return
-    failed = False
+    failed = unsure = False
     for number, line in enumerate(filter(str.strip, sys.stdin) if question is None else [question]):
         if number:
             console.print()
-        failed |= answer(agent, line.strip(), console).error is not None
+        notes = new_words(line.strip(), agent, config)
+        trajectory = answer(agent, line.strip(), console, notes=notes)
+        failed |= trajectory.error is not None
+        unsure |= bool(notes)
+    if unsure:
+        console.print()
+        _offer(folder, config, console)
     if failed:
         raise typer.Exit(2)
 
 
-def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = True) -> Trajectory:
-    """Roll out one question and print each turn as it comes, then the answer or the reason why it is missing."""
+def answer(
+    agent: SearchAgent, question: str, console: Console, *, echo: bool = True, notes: Sequence[str] = ()
+) -> Trajectory:
+    """Roll out one question and print each turn as it comes, then the answer or the reason why it is missing.
+
+    `notes` are printed before the turns.
+    """
 
     def show(_task: Any, turn: Turn) -> None:
         native = agent.protocol.schemas is not None
@@ -134,19 +149,12 @@ def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = 
 
     if echo:
         show_line(console, "question", question)
+    for note in notes:
+        show_line(console, "note", note)
     trajectory = agent.ask(question, seed=secrets.randbits(63), on_turn=show)
     if trajectory.answer is None:
-        show_line(console, "answers", f"nothing: {_why_no_answer(trajectory, agent)}", style="red")
+        show_line(console, "answers", f"nothing: {why_no_answer(trajectory, agent.protocol)}", style="red")
     return trajectory
-
-
-def _why_no_answer(trajectory: Trajectory, agent: SearchAgent) -> str:
-    protocol = agent.protocol
-    if trajectory.error is not None:
-        return trajectory.error
-    if len(trajectory.turns) >= protocol.max_turns:
-        return f"all {protocol.max_turns} turns were used up (protocol.max_turns)"
-    return f"the rollout reached protocol.max_total_tokens = {protocol.max_total_tokens}"
 
 
 def _asked_and_question(run: str | None, question: str | None, *, with_recipe: bool) -> tuple[str | None, str | None]:
@@ -159,11 +167,12 @@ def _asked_and_question(run: str | None, question: str | None, *, with_recipe: b
     return str(asked), question
 
 
-def _welcome(asked: str, folder: Path | None, console: Console) -> None:
-    console.print(f"holdfast · {asked}")
-    if folder is not None and (examples := _examples(folder)):
-        console.print("Questions from its training set, for example:\n" + "\n".join(f"  {text}" for text in examples))
-    console.print("Press Enter on an empty line to quit.", style="dim")
+def _offer(folder: Path | None, config: Config, console: Console) -> None:
+    """Print three questions that the agent of a run can be asked."""
+    if folder is not None:
+        what, questions = answerable(folder, config)
+        if questions:
+            console.print(f"To try, {what}:\n" + "\n".join(f"  {text}" for text in questions))
 
 
 def _typed_questions() -> Iterator[str]:
@@ -179,12 +188,3 @@ def _typed_questions() -> Iterator[str]:
         if not line:
             return
         yield line
-
-
-def _examples(folder: Path) -> list[str]:
-    """Up to three questions the run has recorded, newest first."""
-    try:
-        rows = (folder / TRAJECTORIES).read_text(encoding="utf-8").splitlines()[-3:]
-        return list(dict.fromkeys(str(bounded_json(row)["question"]) for row in reversed(rows)))
-    except (OSError, ValueError, KeyError, TypeError):
-        return []  # examples are not worth an error

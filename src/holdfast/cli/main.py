@@ -52,7 +52,10 @@ COMMANDS = {
     ),
     "index": Entry("Data and retrieval", "index:app", "Check a corpus, build a search index of it, or search it."),
     "serve": Entry(
-        "Data and retrieval", "serve:serve", "Serve an index over HTTP to Search-R1, verl, SkyRL or ReCall."
+        "Data and retrieval",
+        "serve:serve",
+        "Serve an index to trainers, or a trained agent to any OpenAI client.",
+        settings=True,
     ),
     "eval": Entry("Evaluate", "evaluate:app", "Evaluate a model on questions, or compare two evaluations."),
     "recipe": Entry("Recipes", "recipes:app", "List the bundled recipes, or explain every setting of one."),

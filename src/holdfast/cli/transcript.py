@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.agent.protocol import CLEAN, SearchProtocol
-from holdfast.agent.trajectory import Action, Answer, Call, Read, Search
-from holdfast.base.thoughts import matches
+from holdfast.agent.trajectory import Action, Call
+from holdfast.agent.turn_parts import parts_of, parts_of_message
 
 STYLES = {
     "question": "bold",
+    "note": "yellow",
     "says": "",
     "thinks": "dim",
     "searches": "cyan",
@@ -29,51 +30,9 @@ STYLES = {
 _PASSAGE = re.compile(
     r"^Doc (\S+?)\(Title: ((?:[^()\n]|\([^()\n]*\))*|[^\n]*?)\) ?(.*(?:\n(?!Doc \S+?\(Title: ).*)*)", re.M
 )
-_CALL = re.compile(r"(<[^<>]*>\s*)?\{.*", re.S)
 _LABEL_WIDTH = 10
 _PASSAGE_CHARS = 240
 """Most characters of a passage that are shown."""
-
-
-def parts_of(text: str, protocol: SearchProtocol = CLEAN) -> list[tuple[str, str]]:
-    """A turn as (kind, text) pairs, without its tags and without empty parts.
-
-    >>> parts_of("<think> hm </think> <search> Orsa </search>")
-    [('thinks', 'hm'), ('searches', 'Orsa')]
-    """
-    pairs_of = {"thinks": protocol.thought_tags, "searches": protocol.search_tags, "answers": protocol.answer_tags}
-    kinds = {opened: kind for kind, (opened, _) in pairs_of.items()}
-    kinds |= {closed: "says" for _, closed in pairs_of.values()}
-    tags = "|".join(map(re.escape, sorted(kinds, key=len, reverse=True)))
-    marks = [
-        match for match, inside in matches(re.compile(tags), text) if not inside or match[0] in protocol.thought_tags
-    ]
-    kind_of, begins = ["says", *(kinds[mark[0]] for mark in marks)], [0, *(mark.end() for mark in marks)]
-    ends = [*(mark.start() for mark in marks), len(text)]
-    parts = [text[begin:end].strip() for begin, end in zip(begins, ends, strict=True)]
-    return [(kind, part) for kind, part in zip(kind_of, parts, strict=True) if part]
-
-
-def parts_of_message(text: str, action: Action) -> list[tuple[str, str]]:
-    """A turn without tags of search and answer, by its action.
-
-    >>> parts_of_message('I look. <tool_call>{"name": "search", …', Search("Orsa"))
-    [('says', 'I look.'), ('searches', 'Orsa')]
-    """
-    *before, (kind, said) = parts_of(text) or [("says", "")]
-    match action:
-        case Search(query):
-            done = [("searches", query)]
-        case Read(passage):
-            done = [("reads", passage)]
-        case Call(tool, arguments):
-            done = [("calls", f"{tool} {arguments}")]
-        case Answer(answer):
-            return [*before, ("answers", answer)]
-        case _:
-            return [*before, (kind, said)]
-    said = _CALL.sub("", said).strip()
-    return [*before, *([(kind, said)] if said else []), *done]
 
 
 def show_line(console: Console, kind: str, *texts: str, style: str | None = None) -> None:

@@ -103,7 +103,7 @@ def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng
         return YES_OR_NO
     reason = NOT_FOUND
     question = example.question.strip().rstrip("?").rstrip()
-    words = [word for word in re.findall(r"[\w'.-]+", question) if not _FUNCTION_WORD.fullmatch(word.lower())]
+    words = content_words(question)
     query = question if rng.random() < WHOLE_QUESTION or not words else " ".join(words)
     thought, turns = rng.choice(FIRST_THOUGHTS), list[Turn]()
     for _ in range(min(2, protocol.max_turns - 1)):
@@ -122,6 +122,15 @@ def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng
         query = " ".join([title, *(word for word in words if word.lower() not in passage)])
         thought = rng.choice(_NEXT_THOUGHTS).format(title)
     return reason
+
+
+def content_words(question: str) -> list[str]:
+    """The words of a question but for those that any question may have.
+
+    >>> content_words("What is the capital of Orsa's neighbour")
+    ['capital', "Orsa's", 'neighbour']
+    """
+    return [word for word in re.findall(r"[\w'.-]+", question) if not _FUNCTION_WORD.fullmatch(word.lower())]
 
 
 def _shown(passages: Sequence[str], protocol: SearchProtocol) -> list[str]:
