@@ -40,7 +40,9 @@ class Run:
     when: datetime
     """When the run last wrote a step or its results."""
     verdict: str
-    """The first words at the end of a run, or else the first finding."""
+    """As on the page of the run, such as `fell at 40`; of a stage, what it was."""
+    finding: str | None
+    """The first one, with its step."""
 
 
 def runs(
@@ -54,9 +56,9 @@ def runs(
     [cyan]holdfast runs --json[/cyan]
 
     A row has the steps made and planned, the reward as the mean of the last five
-    steps with its 95 % interval over them (±), and a verdict: of a finished run the one it closed with, of any other
-    its first finding. Folders that are not runs, and damaged ones, are named and
-    left out.
+    steps with its 95 % interval over them (±), the verdict of [cyan]holdfast diagnose[/cyan] on
+    the run so far, and the first finding. Folders that are not runs, and damaged
+    ones, are named and left out.
     """
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}", hint=f"to train a run: {program()} train")
@@ -83,7 +85,15 @@ def _cells(run: Run) -> tuple[str, ...]:
     reward = ABSENT if run.reward is None else f"{run.reward:.3f}"
     reward += "" if run.reward_half_width is None else f" ±{run.reward_half_width:.3f}"
     when = f"{run.when.astimezone():%Y-%m-%d %H:%M}"
-    return run.name, run.recipe or ABSENT, run.state, steps, reward, when, run.verdict
+    return (
+        run.name,
+        run.recipe or ABSENT,
+        run.state,
+        steps,
+        reward,
+        when,
+        "; ".join(filter(None, [run.verdict, run.finding])),
+    )
 
 
 def read_run(folder: Path) -> Run:
@@ -103,19 +113,22 @@ def _read(folder: Path) -> Run:
     named, train = recipe_name(folder), read_toml(folder / CONFIG).get("train")
     planned = train.get("steps") if isinstance(train, dict) else None
     steps, rewards = _last_steps(folder / METRICS)
-    verdict = _closing(folder, planned if type(planned) is int else 0)
+    stage = _stage(folder)
+    ended = stage is not None or _has_ended(folder, planned if type(planned) is int else 0)
+    verdict, finding = _diagnosis(folder / FINDINGS)
     written = max(path.stat().st_mtime for name in (CONFIG, METRICS, RESULTS) if (path := folder / name).exists())
     return Run(
         name=clean(folder.resolve().name),
         folder=str(folder),
         recipe=None if named is None else clean(named),
-        state="running" if is_locked(folder / CONFIG) else "stopped" if verdict is None else "finished",
+        state="running" if is_locked(folder / CONFIG) else "finished" if ended else "stopped",
         steps=steps,
         planned=planned if type(planned) is int else None,
         reward=sum(rewards) / len(rewards) if rewards else None,
         reward_half_width=half_width(rewards),
         when=datetime.fromtimestamp(int(written), UTC),
-        verdict=clean(verdict or _first_finding(folder / FINDINGS)),
+        verdict=clean(stage or verdict),
+        finding=None if finding is None else clean(finding),
     )
 
 
@@ -143,28 +156,38 @@ def _last_steps(path: Path) -> tuple[int, list[float]]:
     return steps, rewards
 
 
-def _closing(folder: Path, planned: int) -> str | None:
-    """The first words of the verdict of a run that is finished, or what kind of stage it was; None if it goes on."""
+def _stage(folder: Path) -> str | None:
+    """What kind of stage a folder is, if it is one that has ended."""
+    if not is_finished(folder, stage=True):
+        return None
+    return "rejection sampling" if (folder / KEPT).exists() else "warm start"
+
+
+def _has_ended(folder: Path, planned: int) -> bool:
+    """Whether a run has results and made its steps; `train.steps` may have been raised afterwards."""
     from holdfast.train.summary import read_summary
 
-    if is_finished(folder, stage=True):
-        return "rejection sampling" if (folder / KEPT).exists() else "warm start"
     if not is_finished(folder):
-        return None
+        return False
     summary = read_summary(folder)
-    if summary is None or type(summary.steps) is not int or not isinstance(summary.verdict, str):
+    if summary is None or type(summary.steps) is not int:
         raise DataError(f"{folder / RESULTS} is damaged")
-    return summary.verdict.partition(".")[0] if summary.steps >= planned else None
+    return summary.steps >= planned
 
 
-def _first_finding(path: Path) -> str:
+def _diagnosis(path: Path) -> tuple[str, str | None]:
+    """(verdict, first finding) of findings.json."""
+    from holdfast.diagnose.finding import judged
+
     if not path.exists():
-        return ABSENT
+        return ABSENT, None
     try:
-        findings = (one for one in _object(path.read_bytes(), path)["findings"] if one["level"] == "finding")
-        return next((f"{one['code']} at step {one['step']}" for one in findings), "no findings")
-    except (KeyError, TypeError):
-        raise DataError(f"{path} is damaged: it has no list of findings") from None
+        found = _object(path.read_bytes(), path)
+        findings = (one for one in found["findings"] if one["level"] == "finding")
+        first = next((f"{one['code']} at {one['step']}" for one in findings), None)
+        return judged(found["verdict"]["word"], found["fall_began"], found["back_step"]), first
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{path} is damaged: it has no verdict, or no list of findings") from None
 
 
 def _object(text: bytes, path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -162,6 +162,24 @@ def differing_settings(logs: Sequence[Log]) -> dict[str, list[str | None]]:
     names = sorted({name for of_log in settings for name in of_log} - {"run.name"})
     values = {name: [of_log.get(name) for of_log in settings] for name in names}
     return {name: row for name, row in values.items() if len(set(row)) > 1}
+
+
+def with_what_came(differing: Mapping[str, Sequence[str | None]]) -> dict[str, list[str]]:
+    """Each setting that was changed -> those that came or went with it: of its section, and absent from a run.
+
+    >>> with_what_came({"loss.penalty.coef": [None, "0.2"], "loss.penalty.name": ["none", "llds"], "lr": ["1", "2"]})
+    {'loss.penalty.name': ['loss.penalty.coef'], 'lr': []}
+    """
+    everywhere = [name for name, values in differing.items() if None not in values]
+    sections = {section: name for name in everywhere if (section := name.rpartition(".")[0])}
+    came: dict[str, list[str]] = {name: [] for name in everywhere}
+    for name in differing.keys() - came.keys():
+        within = [section for section in sections if name.startswith(f"{section}.")]
+        owner = sections[max(within, key=len)] if within else name
+        came.setdefault(owner, [])
+        if owner != name:
+            came[owner].append(name)
+    return {name: sorted(came[name]) for name in sorted(came)}
 
 
 def settings_of(log: Log) -> dict[str, str]:

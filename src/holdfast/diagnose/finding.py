@@ -118,6 +118,7 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
         "name": log.name,
         "steps": log.last_step,
         "verdict": asdict(diagnosis.verdict) | {"reasons": [asdict(one) for one in diagnosis.verdict.reasons]},
+        "fall_began": None if course.fall is None else course.fall.began,
         "fall_step": None if course.fall is None else course.fall.step,
         "peak_step": None if course.fall is None else course.fall.peak_step,
         "half_step": None if course.half is None else course.half.step,
@@ -147,14 +148,32 @@ def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
 
 def headline(log: Log, diagnosis: Diagnosis) -> str:
     """The verdict, and the course of the reward in numbers."""
-    facts, verdict = diagnosis.facts, diagnosis.verdict
+    verdict = diagnosis.verdict
     said = f"{verdict.word.capitalize()}. {verdict.text}"
-    unsaid = f" {verdict.log}" if verdict.word == "cannot tell" and verdict.log else ""
+    unsaid = verdict.log if verdict.word == "cannot tell" else ""
+    return " ".join(filter(None, [said, unsaid, numbers_of(diagnosis.facts)]))
+
+
+def numbers_of(facts: Mapping[str, float], interval: str = "") -> str:
+    """The reward at first, at best and at last, in a sentence; empty of fewer than two. `interval` stands behind the
+    last."""
     if "peak reward" not in facts or facts["rewards"] == 1:
-        return f"{said}{unsaid}"
+        return ""
     shown = "single rows" if facts["rewards"] < 2 * WINDOW else f"means of {facts['rows in a mean']:.0f} rows"
     numbers = f"Reward {facts['first reward']:.3g} in the first rows, {facts['peak reward']:.3g} at best"
-    return f"{said}{unsaid} {numbers}, {facts['last reward']:.3g} in the last ({shown}; {span_of(facts)})."
+    return f"{numbers}, {facts['last reward']:.3g}{interval} in the last ({shown}; {span_of(facts)})."
+
+
+def judged(word: str, began: int | None, back: int | None) -> str:
+    """The verdict in a cell of a table: the word, where the reward fell, and where it was back.
+
+    >>> judged("learns", None, None), judged("fell", 40, None), judged("learns", 40, 60)
+    ('learns', 'fell at 40', 'learns, fell at 40, back at 60')
+    """
+    if began is None:
+        return word
+    fell = f"fell at {began:,}" + ("" if back is None else f", back at {back:,}")
+    return fell if word == "fell" else f"{word}, {fell}"
 
 
 def span_of(facts: Mapping[str, float]) -> str:

@@ -73,7 +73,7 @@ def collapse(make_log: Callable[..., Log], make_finding: Callable[..., Finding])
         make_finding("RWD001", 41, "reward/mean", lead=4),
     )
     diagnosis = Diagnosis(
-        verdict=Verdict(word="fell", text="The reward fell near step 40."),
+        verdict=Verdict(word="fell", text="The reward fell near step 40.", change="What LLD002 asks for."),
         findings=found,
         cannot_tell=(CannotTell(code="SMP001", missing=("sampler/logprob_gap",), remedy="Log it."),),
         course=Course(

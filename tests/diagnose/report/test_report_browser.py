@@ -68,6 +68,81 @@ def test_labels_of_findings_do_not_overlap(
     assert zoomed >= count and hits == 0 and browser.complaints() == []
 
 
+def test_curves_are_drawn_over_time_and_smoothed_as_the_reader_chose(
+    browser: Any, collapse: ReportedRun, make_log: Callable[..., Log], tmp_path: Path
+) -> None:
+    series = {name: part.values.tolist() for name, part in collapse.log.series.items()}
+    slower = replace(collapse, log=make_log(series | {"time/step_s": [60.0] * 59 + [60.0 * 31]}, name="slower"))
+    browser.open(write_report(tmp_path / "r.html", [slower]))
+    menus = "[...document.querySelectorAll('#choices select')].map((s) => [...s.options].map((o) => o.value).join())"
+    assert browser.js(menus) == ["step,seconds", "0,1,4"]
+    choose = """((k, value) => {
+      const select = document.querySelectorAll('#choices select')[k];
+      select.value = value;
+      select.dispatchEvent(new Event('change'));
+    })"""
+    reward = "views.get('reward').shown.rows[0].traces[0]"
+    assert browser.js(f"{reward}.raw.x.slice(-2)") == [59, 60]
+    browser.js(f"{choose}(0, 'seconds')")
+    assert browser.js(f"{reward}.raw.x.slice(-2)") == [59, 90]  # minutes: the last step took half an hour
+    assert browser.js("views.get('reward').shown.pins.map((pin) => pin.x)") == [24, 39, 39, 40, 41]
+    assert "time, min" in browser.js("document.querySelector('#chart-entropy svg').textContent")
+    browser.js(f"{choose}(1, '4')")
+    assert browser.js("location.hash") == "#x=seconds&mean=4"
+    last = sum(slower.log.series["reward/mean"].values[-20:]) / 20
+    assert browser.js(f"{reward}.mean.y.at(-1)") == pytest.approx(last, abs=1e-4)
+    browser.js(f"{choose}(1, '0')")
+    assert curves(browser, "reward") == 1 and browser.complaints() == []
+    steps_alone = write_report(tmp_path / "steps.html", [collapse])
+    browser.open(steps_alone, fragment="#x=seconds")  # an address of another log
+    assert browser.js("state.axis") == "step" and browser.js(menus) == ["0,1,4"]
+
+
+def test_a_chart_is_saved_as_a_table(
+    browser: Any, collapse: ReportedRun, make_log: Callable[..., Log], tmp_path: Path
+) -> None:
+    other = ReportedRun(log=make_log({"reward/mean": [0.5, 0.25]}, name="=cmd(),x"), diagnosis=Diagnosis(findings=()))
+    browser.open(write_report(tmp_path / "r.html", [collapse, other]))
+    head, first, *_, last = browser.js("csvOf(data.charts[0])").splitlines()
+    assert head == 'step,collapse: reward/mean,"\'=cmd(),x: reward/mean"' and first == "1,0.3,0.5"
+    assert last.startswith("60,0.04") and last.endswith(",")
+    browser.js("document.querySelector('#chart-reward .head button:last-child').click()")
+    assert browser.complaints() == []
+
+
+def test_lonely_evaluations_are_points_and_every_axis_has_numbers(
+    browser: Any, make_log: Callable[..., Log], tmp_path: Path
+) -> None:
+    for low, high in ((1.1, 5.6), (0.3, 0.9), (2.0, 2.0), (1e-9, 1e9), (6.0, 42.0)):
+        log = make_log({"reward/mean": [0.5] * 20, "ratio/max": [low, high] * 10})
+        few = make_log({"eval/em": [0.2, 0.4]}, every=19).series["eval/em"]
+        run = ReportedRun(log=replace(log, series={**log.series, "eval/em": few}), diagnosis=Diagnosis(findings=()))
+        browser.open(write_report(tmp_path / "r.html", [run, run]))
+        assert curves(browser, "ratio") == 2
+        plots = "views.get('ratio').plot.querySelectorAll('.row')"
+        assert min(browser.js(f"[...{plots}].map((row) => row.querySelectorAll('.tick').length)")) >= (
+            1 if low == high else 2
+        )
+        assert curves(browser, "reward") == 2  # of training
+        assert browser.js("document.querySelectorAll('#chart-reward circle').length") == 4
+
+
+def test_a_phone_shows_each_run_whole_and_paper_every_plot(browser: Any, collapse: ReportedRun, tmp_path: Path) -> None:
+    browser.open(write_report(tmp_path / "r.html", [collapse, collapse]), width=360)
+    cells = "[...document.querySelectorAll('.runs td')].map((cell) => cell.getBoundingClientRect())"
+    assert browser.js(f"{cells}.every((box) => box.width > 0 && box.right <= innerWidth)")
+    shown = "[...document.querySelectorAll('.runs td')].map((c) => getComputedStyle(c, '::before').content)"
+    assert browser.js(shown)[1:3] == ['"verdict"', '"last reward"']
+    browser.open(write_report(tmp_path / "one.html", [collapse]))
+    browser.js("drawAll(true)")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.call("Emulation.setDeviceMetricsOverride", width=700, height=900, deviceScaleFactor=1, mobile=False)
+    wide = (
+        "[...document.querySelectorAll('figure:not([hidden]) .plot svg')].map((s) => s.getBoundingClientRect().right)"
+    )
+    assert 0 < max(browser.js(wide)) <= 700
+
+
 def test_zoom_is_shared(browser: Any, page: Path) -> None:
     browser.open(page)
     steps = "[...views.values()].filter((v) => v.chart.x === 'step' && !v.dirty)"

@@ -17,6 +17,7 @@ from holdfast.diagnose.log.collapse import Course, Fall
 from holdfast.diagnose.readers import read_logs
 from holdfast.diagnose.readers.rollouts.conversation import MOST_CHARACTERS
 from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
+from holdfast.diagnose.report.axes import axes_of
 from holdfast.diagnose.report.charts import CHARTS
 from holdfast.diagnose.report.data import (
     curve,
@@ -99,7 +100,9 @@ def test_several_runs_share_every_row(collapse: ReportedRun, make_log: Callable[
     reward, dev = data["charts"][0]["rows"]
     assert [t["run"] for t in reward["traces"]] == [0, 1, 2] and [t["run"] for t in dev["traces"]] == [1]
     assert {t["series"] for t in reward["traces"]} == {"reward/mean"} and reward["title"] == "reward: training"
-    assert all(not t["raw"]["x"] and t["mean"]["x"] for t in reward["traces"])  # single values of many are a cloud
+    assert all(len(t["raw"]["x"]) == 60 and len(t["mean"]["x"]) == 56 for t in reward["traces"])
+    many = page_data([collapse] * 7)["charts"][0]["rows"][0]["traces"]  # single values of many are a cloud
+    assert all(not t["raw"]["x"] and t["mean"]["x"] for t in many)
     assert dev["traces"][0]["raw"]["x"] == [1, 2, 3]  # too few for a mean
     assert [len({run[cue] for run in data["runs"]}) for cue in ("color", "dash")] == [3, 3]
     many = page_data([collapse] * 30)["runs"]
@@ -118,6 +121,33 @@ def test_a_long_run_is_thinned(make_log: Callable[..., Log], runs: int) -> None:
     if runs == 1:
         raw = data["charts"][0]["rows"][0]["traces"][0]["raw"]
         assert raw["y"][raw["x"].index(1235)] == 99
+
+
+def test_what_a_log_has_besides_steps_can_be_the_axis(make_log: Callable[..., Log]) -> None:
+    counted = make_log({"reward/mean": [0.1] * 3, "num_tokens": [100.0, 250.0, 240.0]}, first=10, every=10, host="trl")
+    assert axes_of(counted) == {"tokens": {"x": [10, 20, 30], "y": [100, 250, 250]}}  # it never goes back
+    timed = make_log({"time/step_s": [2.0, 3.0, 1.0]}, first=10, every=10)  # a row is the mean of ten steps
+    assert axes_of(timed) == {"seconds": {"x": [0, 10, 20, 30], "y": [0, 20, 50, 60]}}
+    settings = {"train.questions": 4, "train.group_size": 5}
+    sampled = make_log({"rollout/length": [10.0, 20.0]}, settings=settings)
+    assert axes_of(sampled) == {"tokens": {"x": [0, 1, 2], "y": [0, 200, 600]}}
+    assert axes_of(make_log({"rollout/length": [10.0, 20.0], "time/step_s": [0.0, 0.0]})) == {}
+    long = axes_of(make_log({"time/step_s": [1.0] * 5000}))["seconds"]
+    assert len(long["x"]) == 400 and (long["x"][0], long["x"][-1], long["y"][-1]) == (0, 5000, 5000)
+
+
+def test_a_score_over_questions_has_its_interval(make_log: Callable[..., Log]) -> None:
+    settings = {"eval.questions": 100, "eval.samples": 1}
+    log = make_log({"reward/mean": [0.5] * 3, "eval/em": [0.0, 0.5, 1.0]}, settings=settings)
+
+    def dev(log: Log) -> dict[str, Any]:
+        return dict(page_data([alone(log)])["charts"][0]["rows"][0]["traces"][1])
+
+    ends = dev(log)["raw"]["ends"]
+    assert ends[1] == pytest.approx([0.404, 0.596], abs=1e-3) and ends[0][1] > 0.03 and ends[2][0] < 0.97
+    assert "100 questions" in dev(log)["label"]
+    for other in ({"eval.samples": 1}, settings | {"eval.samples": 4}):  # unknown; or not one draw a question
+        assert "ends" not in dev(replace(log, settings=other))["raw"]
 
 
 # ---- samples
@@ -207,6 +237,7 @@ def test_a_series_is_smoothed_over_its_numbers_and_a_long_one_over_more() -> Non
 def test_numbers_that_are_none_are_told_apart(make_log: Callable[..., Log]) -> None:
     log = make_log({"x": [1.0, float("nan"), 2.0, float("inf"), -float("inf")]})
     assert curve(log.series["x"], 100) == {"x": [1, 3], "y": [1, 2], "bad": [2, 4, 5]}
+    assert curve(make_log({"x": [0.5] * 99}).series["x"], 10)["of"] == 99
     assert len(curve(make_log({"x": [float("nan")] * 5000}).series["x"], 100)["bad"]) == 200
 
 

@@ -62,8 +62,24 @@ def test_several_runs(collapse: ReportedRun, make_log: Callable[..., Log], tmp_p
     assert "2 runs" in page and "LLD002 at 24</a>; <a" in page and "What the codes mean" in page
     assert ">cannot tell<" in page and ">fell at 40<" in page
     assert "Settings that differ (1)" in page and "train.lr" in page and "run.seed" not in page
+    assert page.index("collapse, change first:") < page.index("Settings that differ")
     data = data_of(page_of(write_report(tmp_path / "r.html", [collapse] * 2)))
     assert [run["name"] for run in data["runs"]] == ["collapse (1)", "collapse (2)"]
+
+
+def test_the_verdict_and_what_to_change_lead_and_are_said_once(collapse: ReportedRun, tmp_path: Path) -> None:
+    change = collapse.diagnosis.verdict.change
+    page = page_of(write_report(tmp_path / "r.html", [collapse]))
+    assert page.index("<b>Fell.</b>") < page.index(change) < page.index("Reward 0.3 in the first rows")
+    assert page.count(change) == 1 and "0.04 ± " in page
+
+
+def test_what_came_with_a_changed_setting_is_folded_below_it(collapse: ReportedRun, tmp_path: Path) -> None:
+    penalty = {"loss.penalty.name": "llds", "loss.penalty.coef": 0.2, "loss.penalty.gate": "action"}
+    other = replace(collapse, log=replace(collapse.log, settings={"train": {"lr": 6e-4}} | penalty))
+    page = page_of(write_report(tmp_path / "r.html", [collapse, other]))
+    assert "Settings that differ (1)" in page and "2 that came with loss.penalty.name" in page
+    assert page.index("<td>llds</td>") < page.index("2 that came with") < page.index("<td>0.2</td>")
 
 
 def test_a_verdict_says_where_a_run_recovered(make_log: Callable[..., Log]) -> None:

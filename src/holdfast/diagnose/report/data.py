@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -14,6 +15,7 @@ from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log, Series, finite
 from holdfast.diagnose.log.collapse import WINDOW
 from holdfast.diagnose.log.trailing import trailing_mean
+from holdfast.diagnose.report.axes import axes_of
 from holdfast.diagnose.report.charts import Chart, Line, Row, charts_for, more_charts
 from holdfast.diagnose.report.samples import ReportedRun, SampleChanges, packed, rollouts_json, short
 from holdfast.diagnose.rules import RULES
@@ -28,6 +30,8 @@ _POINTS = 6_000
 _MOST, _FEWEST = 1_200, 120
 _MOST_DOTS = 200
 """Values of a series logged rarely that are all drawn. If there are more, it was not logged rarely."""
+_MOST_WITH_VALUES = 6
+"""Runs of a page that holds every value of each. Those of more runs are a cloud, and it has their means alone."""
 _POINTS_MORE = 1_200
 _MOST_MORE, _FEWEST_MORE = 200, 60
 """Points of a series that no chart of `charts.py` shows."""
@@ -37,8 +41,9 @@ def page_data(runs: Sequence[ReportedRun], *, whole: bool = False) -> dict[str, 
     """`runs`, `charts`, `more`, `rollouts`, `packs`: everything that is drawn, with at most a few hundred points per
     curve.
 
-    `more` are charts of the series that no other chart shows. `packs` have the texts of the rollouts that a page holds
-    beyond the first ones, if it has the `whole` of them.
+    `rows` are those of the longest series that has a mean, `window` those of its mean; `values` says whether every
+    value is there, as well as means. `more` are charts of the series that no other chart shows. `packs` have the texts
+    of the rollouts that a page holds beyond the first ones, if it has the `whole` of them.
     """
     named = [name for run in runs for finding in run.diagnosis.findings for name in finding.series]
     names = {name for run in runs for name, series in run.log.series.items() if len(series)}
@@ -50,7 +55,11 @@ def page_data(runs: Sequence[ReportedRun], *, whole: bool = False) -> dict[str, 
     drawn = [_chart(chart, runs, most) for chart in charts]
     drawn.insert([chart.id for chart in charts].index("displacement") + 1, samples_chart(runs))
     drawn.append(seconds_chart(runs, most))
+    longest = max((len(series) for run in runs for series in run.log.series.values()), default=0)
     return {
+        "rows": longest if longest >= SMOOTHED_FROM else 0,
+        "window": window_of(longest),
+        "values": len(runs) <= _MOST_WITH_VALUES,
         "runs": [_run(run, i) for i, run in enumerate(runs)],
         "charts": [chart for chart in drawn if chart["rows"]],
         "more": [_chart(chart, runs, most_more) for chart in more_charts(names, charts)],
@@ -66,6 +75,7 @@ def _run(run: ReportedRun, index: int) -> dict[str, Any]:
         "color": f"run-{index % RUN_COLORS + 1}",
         "dash": DASHES[index % len(DASHES)],
         "phases": [{"name": n, "start": a, "end": b} for n, a, b in phases_of(run.diagnosis, first, last)],
+        "axes": axes_of(run.log),
     }
 
 
@@ -103,7 +113,7 @@ def _apart(row: Row, names: set[str]) -> list[Row]:
 def _row(row: Row, runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
     several = len(runs) > 1
     traces = [
-        _trace(line, series, i, most, several=several)
+        _trace(line, series, i, most, questions_of(run.log, line.series), with_values=len(runs) <= _MOST_WITH_VALUES)
         for line in row.lines
         for i, run in enumerate(runs)
         if (series := run.log.series.get(line.series)) is not None
@@ -126,15 +136,40 @@ def _repeats(line: Line, row: Row, log: Log) -> bool:
     )
 
 
-def _trace(line: Line, series: Series, run: int, most: int, *, several: bool) -> dict[str, Any]:
+def _trace(
+    line: Line, series: Series, run: int, most: int, questions: int | None = None, *, with_values: bool
+) -> dict[str, Any]:
     trace = _line(line, run, curve(series, most))
+    if questions is not None:
+        trace["raw"]["ends"] = [[short(end, 3) for end in ends_of(y, questions)] for y in trace["raw"]["y"]]
+        trace["label"] += f" ({questions:,} questions, 95 % interval)"
     mean = None if line.points and len(series) <= _MOST_DOTS else smoothed(series)
     if mean is not None:
         thinned = curve(mean, most)
-        trace["mean"] = {"x": thinned["x"], "y": thinned["y"]}
-        if several:  # the single values of many runs are a cloud
+        rows = np.diff(mean.steps[[0, -1]])[0] / max(len(mean) - 1, 1)
+        trace["mean"] = {"x": thinned["x"], "y": thinned["y"], "span": short(rows * window_of(len(finite(series))))}
+        if not with_values:
             trace["raw"] |= {"x": [], "y": []}
     return trace
+
+
+def questions_of(log: Log, name: str) -> int | None:
+    """The questions that a share of correct answers is over, if the log says so and asked each once."""
+    asked, samples = (log.settings.get(f"eval.{setting}") for setting in ("questions", "samples"))
+    return asked if name in ("eval/em", "eval/em_greedy") and isinstance(asked, int) and samples == 1 else None
+
+
+def ends_of(share: float, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share of `count` (Wilson 1927, doi:10.2307/2276774).
+
+    >>> low, high = ends_of(0.5, 100)
+    >>> round(low, 3), round(high, 3), ends_of(0.0, 10)[1] > 0.25
+    (0.404, 0.596, True)
+    """
+    z = 1.959964
+    middle, whole = share + z * z / (2 * count), 1 + z * z / count
+    half = z * math.sqrt(max(share * (1 - share), 0.0) / count + z * z / (4 * count * count))
+    return (middle - half) / whole, (middle + half) / whole
 
 
 def _line(line: Line, run: int, raw: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -185,7 +220,8 @@ def seconds_chart(runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
             continue
         if several:
             line = Line("seconds", "seconds a step", "ink")
-            traces.append(_trace(line, Series(seconds.steps, seconds.total), i, most, several=True))
+            total = Series(seconds.steps, seconds.total)
+            traces.append(_trace(line, total, i, most, with_values=len(runs) <= _MOST_WITH_VALUES))
             continue
         starts = np.arange(0, len(seconds.steps), -(-len(seconds.steps) // most))
         counts = np.diff([*starts, len(seconds.steps)])
@@ -287,13 +323,15 @@ def smoothed(series: Series) -> Series | None:
 
 
 def curve(series: Series, most: int) -> dict[str, Any]:
-    """`{"x": steps, "y": values, "bad": steps at which no finite number was logged}`, with at most `most` points."""
+    """`{"x": steps, "y": values, "bad": steps at which no finite number was logged}`, with at most `most` points; with
+    `of`, how many there are, if these are not all."""
     is_number = np.isfinite(series.values)
     steps, values = series.steps[is_number], series.values[is_number]
     kept = thin(values, most)
     bad = series.steps[~is_number]
     bad = bad[np.linspace(0, len(bad) - 1, min(len(bad), _MOST_BAD)).astype(np.int64)] if len(bad) else bad
-    return {"x": steps[kept].tolist(), "y": [short(v) for v in values[kept].tolist()], "bad": bad.tolist()}
+    drawn = {"x": steps[kept].tolist(), "y": [short(v) for v in values[kept].tolist()], "bad": bad.tolist()}
+    return drawn if len(kept) == len(values) else drawn | {"of": len(values)}
 
 
 def share_of_samples(changes: list[float]) -> dict[str, list[Any]]:

@@ -103,7 +103,7 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "frame-src 'self' file:"  # a live page looks at its own file
 )
-_SCRIPTS = ("state", "chart", "hover", "rollouts", "live", "page")
+_SCRIPTS = ("state", "shown", "chart", "hover", "rollouts", "live", "page")
 _LIVE = '<p class="live">Live: this page shows new rows by itself. <span id="age"></span></p>'
 _FINAL = "This page is final and will not change."
 
@@ -121,6 +121,7 @@ def html(runs: Sequence[ReportedRun], *, foot: str, key: str, live: bool = False
         top, results = [parts.course(runs[0])], [parts.findings(runs[0], data), parts.remarks(runs)]
     else:
         top, results = [parts.comparison(runs, data["rollouts"])], [parts.remarks(runs)]
+    choices = '<div class="bar" id="choices"></div>'
     rest = [
         parts.open_questions(runs),
         parts.notes(runs),
@@ -129,9 +130,11 @@ def html(runs: Sequence[ReportedRun], *, foot: str, key: str, live: bool = False
     ]
     blocks = [
         _part("top", [f"<h1>{parts.text(title)}</h1>", _LIVE if live else "", *top, parts.legend(runs)]),
+        "" if len(runs) > 1 else choices,
         '<div id="main"></div>',
         _part("found", results),
-        '<h2>Curves</h2>\n<div class="bar" id="bar"></div>\n<div class="charts" id="charts"></div>',
+        f"<h2>Curves</h2>\n{choices if len(runs) > 1 else ''}",
+        '<div class="bar" id="bar"></div>\n<div class="charts" id="charts"></div>',
         '<details id="more"><summary></summary><div class="charts" id="more-charts"></div></details>',
         f'<section id="rollouts" hidden>{_part("rollouts", [parts.rollouts_head(data["rollouts"], runs)])}</section>',
         _part("rest", rest),

@@ -7,11 +7,13 @@ from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
-from holdfast.diagnose.compare import compare, differing_settings, first_difference, settings_of
-from holdfast.diagnose.finding import Diagnosis, Finding, headline, too_short, when_of
+from holdfast.base.intervals import half_width
+from holdfast.diagnose.compare import compare, differing_settings, first_difference, settings_of, with_what_came
+from holdfast.diagnose.finding import Diagnosis, Finding, judged, numbers_of, too_short, when_of
+from holdfast.diagnose.log import Log, finite, has
+from holdfast.diagnose.log.batches import joined
 from holdfast.diagnose.log.collapse import WINDOW
 from holdfast.diagnose.outlook import told
-from holdfast.diagnose.report.data import window_of
 from holdfast.diagnose.report.samples import ReportedRun
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.texts import KINDS
@@ -21,13 +23,12 @@ _MOST_SETTINGS = 600
 _OPEN_SETTINGS = 12
 """Settings that differ are shown at once if there are at most this many, else behind a click."""
 _MOST_TEXT = 1600
+_MOST_CHANGES = 3
 
 
 def legend(runs: Sequence[ReportedRun]) -> str:
     """What bold and faint lines are, and how to zoom."""
-    longest = max((len(series) for run in runs for series in run.log.series.values()), default=0)
-    values = f"mean of the last {window_of(longest)} logged values"
-    curves = f"Lines: {values}." if len(runs) > 1 else f"Bold: {values}. Faint: every value."
+    curves = "Lines: running means." if len(runs) > 1 else "Bold: a running mean. Faint: every value."
     mouse = '<span class="mouse"> Drag to zoom in all plots, double-click to reset.</span>'
     return f'<noscript><p class="problem">The plots need JavaScript.</p></noscript><p class="soft">{curves}{mouse}</p>'
 
@@ -41,7 +42,7 @@ def findings(run: ReportedRun, data: Mapping[str, Any]) -> str:
     items = run.diagnosis.findings
     count = f"{len(items)} finding{'s' * (len(items) != 1)}" if items else "No findings"
     chart_of = {t["series"]: chart["id"] for chart in data["charts"] for row in chart["rows"] for t in row["traces"]}
-    code_of: dict[str, str] = {}
+    code_of = {run.diagnosis.verdict.change: ""}  # which stands at the top
     first, *rest = [_finding(f, chart_of, code_of, data["rollouts"], run.log.last_step) for f in items] or [
         _nothing(run.diagnosis)
     ]
@@ -54,17 +55,28 @@ def findings(run: ReportedRun, data: Mapping[str, Any]) -> str:
 
 
 def course(run: ReportedRun) -> str:
-    """The verdict with its reasons, the course of the reward, and what the end of the run was worth."""
-    verdict = run.diagnosis.verdict
-    said = f"{headline(run.log, run.diagnosis)} {told(run.diagnosis.facts)}".rstrip()
-    word = verdict.word.capitalize()
-    parts = [f'<p class="headline"><b>{word}</b>{text(said.removeprefix(word))}</p>']
+    """The verdict with its reasons and the one thing to change; then the reward in numbers, and what the end of the run
+    was worth."""
+    verdict, facts = run.diagnosis.verdict, run.diagnosis.facts
+    parts = [f'<p class="headline"><b>{verdict.word.capitalize()}.</b> {text(verdict.text)}</p>']
     if verdict.reasons:
         why = "".join(f"<li><b>{text(one.code)}</b> {text(one.summary)}</li>" for one in verdict.reasons)
-        parts.append(f"<ol>{why}</ol><p><b>Change first:</b> {_marked(verdict.change)}</p>")
-    if verdict.log and verdict.word in NOT_LEARNING:
-        parts.append(f"<p>{_marked(verdict.log)}</p>")
-    return "".join(parts)
+        parts.append(f"<ol>{why}</ol>")
+    if verdict.change:
+        parts.append(f'<p class="change"><b>Change first:</b> {_marked(verdict.change)}</p>')
+    if verdict.log and verdict.word in (*NOT_LEARNING, "cannot tell"):
+        parts.append(f'<p class="change">{_marked(verdict.log)}</p>')
+    said = f"{numbers_of(facts, _interval(run.log))} {told(facts)}".strip()
+    return "".join([*parts, f'<p class="soft">{text(said)}</p>' if said else ""])
+
+
+def _interval(log: Log) -> str:
+    """Half of the 95 % interval of the last rewards, as it stands behind their mean; empty if they are too few."""
+    batches = joined(log)
+    if not has(batches, "reward/mean"):
+        return ""
+    half = half_width(finite(batches.series["reward/mean"]).values[-WINDOW:].tolist())
+    return "" if half is None else f" ± {half:.2g}"
 
 
 def _finding(
@@ -124,7 +136,7 @@ def _change(finding: Finding, code_of: dict[str, str]) -> str:
     if not finding.remedy:
         return ""
     before = code_of.setdefault(finding.remedy, finding.code)
-    change = _marked(finding.remedy) if before == finding.code else f"as for {text(before)}"
+    change = _marked(finding.remedy) if before == finding.code else f"as for {text(before)}" if before else "as above"
     return f"<p><b>Change:</b> {change}</p>"
 
 
@@ -142,14 +154,15 @@ def comparison(runs: Sequence[ReportedRun], rollouts: Sequence[Mapping[str, Any]
     rows = []
     for i, run in enumerate(runs):
         facts = run.diagnosis.facts
-        rewards = [_cell(facts.get(name)) for name in ("first reward", "peak reward", "last reward")]
+        last, *rewards = [_cell(facts.get(name)) for name in ("last reward", "peak reward", "first reward")]
+        last = last.replace("</td>", f"{_interval(run.log)}</td>") if "last reward" in facts else last
         codes = "; ".join(_code_at(finding, i, run, rollouts) for finding in run.diagnosis.findings) or "none"
         step, word = verdict(run)
-        judged = f'<td data-value="{-1 if step is None else step}">{word}</td>'
+        shown = f'<td data-value="{-1 if step is None else step}">{word}</td>'
         steps = f'<td data-value="{run.log.last_step}">{run.log.last_step:,}</td>'
         name = f'<td data-run="{i}" data-value="{escape(run.log.name)}">{text(run.log.name)}</td>'
-        rows.append([name, steps, *rewards, judged, f"<td>{codes}</td>"])
-    columns = ["run", "steps", "first reward", "peak reward", "last reward", "verdict", "findings"]
+        rows.append([name, shown, last, *rewards, steps, f"<td>{codes}</td>"])
+    columns = ["run", "verdict", "last reward", "peak reward", "first reward", "steps", "findings"]
     explained: dict[str, Finding] = {f.code: f for run in runs for f in run.diagnosis.findings}
     code_of: dict[str, str] = {}
     items = "".join(
@@ -159,17 +172,26 @@ def comparison(runs: Sequence[ReportedRun], rollouts: Sequence[Mapping[str, Any]
         for code, finding in sorted(explained.items())
     )
     meaning = folded("What the codes mean", f'<ul class="findings">{items}</ul>') if items else ""
-    return f"{_table(columns, rows)}\n{meaning}\n{_differing(runs)}\n{_parting(runs)}"
+    return f"{_table(columns, rows, kind='runs')}\n{_changes(runs)}\n{meaning}\n{_differing(runs)}\n{_parting(runs)}"
 
 
 def verdict(run: ReportedRun) -> tuple[int | None, str]:
     """(step, words): the verdict; and the step at which the reward fell, None if it did not fall."""
-    course, word = run.diagnosis.course, run.diagnosis.verdict.word
-    if course.fall is None:
-        return None, word
-    back = "" if course.back_step is None else f", back at {course.back_step:,}"
-    fell = f"fell at {course.fall.began:,}{back}"
-    return course.fall.began, fell if word == "fell" else f"{word}, {fell}"
+    course = run.diagnosis.course
+    began = None if course.fall is None else course.fall.began
+    return began, judged(run.diagnosis.verdict.word, began, course.back_step)
+
+
+def _changes(runs: Sequence[ReportedRun]) -> str:
+    """What to change first in the runs that need it, once for all that need the same."""
+    needing: dict[str, list[str]] = {}
+    for run in runs:
+        if run.diagnosis.verdict.change:
+            needing.setdefault(run.diagnosis.verdict.change, []).append(run.log.name)
+    return "".join(
+        f'<p class="change"><b>{text(", ".join(names))}, change first:</b> {_marked(change)}</p>'
+        for change, names in list(needing.items())[:_MOST_CHANGES]
+    )
 
 
 def _code_at(finding: Finding, i: int, run: ReportedRun, rollouts: Sequence[Mapping[str, Any]]) -> str:
@@ -186,10 +208,15 @@ def _differing(runs: Sequence[ReportedRun]) -> str:
     differing = differing_settings([run.log for run in runs])
     if not differing:
         return ""
-    shown = list(differing.items())[:_MOST_SETTINGS]
-    rows = [[name, *("–" if value is None else value for value in values)] for name, values in shown]
-    inside = table(["setting", *(run.log.name for run in runs)], rows)
-    return folded(f"Settings that differ ({len(differing)})", inside, is_open=len(differing) <= _OPEN_SETTINGS)
+    changed = with_what_came(differing)
+
+    def shown(names: Iterable[str]) -> str:
+        rows = [[name, *("–" if value is None else value for value in differing[name])] for name in names]
+        return table(["setting", *(run.log.name for run in runs)], rows[:_MOST_SETTINGS])
+
+    with_it = [folded(f"{len(came)} that came with {name}", shown(came)) for name, came in changed.items() if came]
+    inside = "\n".join([shown(changed), *with_it])
+    return folded(f"Settings that differ ({len(changed)})", inside, is_open=len(changed) <= _OPEN_SETTINGS)
 
 
 def _parting(runs: Sequence[ReportedRun]) -> str:
@@ -343,13 +370,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return _table(columns, ([f"<td>{text(cell)}</td>" for cell in row] for row in rows))
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "") -> str:
     """A table of cells that are HTML. A click on a head sorts it: by `data-value` where a cell has one."""
     head = "".join(f'<th scope="col">{text(column)}</th>' for column in columns)
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     return (
         '<div class="wide" tabindex="0" role="region" aria-label="table">'
-        f'<table class="sorted"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<table class="{f"sorted {kind}".rstrip()}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     )
 
 

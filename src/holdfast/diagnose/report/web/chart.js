@@ -31,15 +31,17 @@ function height(chart) {
 }
 
 function draw(view) {
-  const { chart, plot } = view, width = plot.clientWidth;
+  const { plot } = view, width = plot.clientWidth;
   if (width < 120) return; // in something that is closed
   view.dirty = false;
+  const chart = (view.shown = shownOf(view.chart));
   const range = chart.x === "step" ? state.range || wholeRange() : [0, 100];
   const inner = width - margin.left - margin.right;
   const pins = several ? [] : lanes(chart.pins, range, inner);
   const top = margin.top + laneHeight * Math.max(0, ...pins.map((pin) => pin.lane + 1));
   const bottom = top + height(chart);
-  const root = svg("svg", { width, height: bottom + margin.bottom });
+  const tall = bottom + margin.bottom;
+  const root = svg("svg", { width, height: tall, viewBox: `0 0 ${width} ${tall}` }); // paper scales it
   const x = (step) => margin.left + ((step - range[0]) / (range[1] - range[0])) * inner;
   view.geometry = { range, inner, top, bottom, x, rows: [] };
   const shaded = !several && chart.x === "step" ? phasesIn(range) : [];
@@ -56,7 +58,7 @@ function draw(view) {
 }
 
 function drawRow(view, row, r) {
-  const { chart, geometry } = view, { range, x, inner } = geometry;
+  const { shown: chart, geometry } = view, { range, x, inner } = geometry;
   const tall = rowHeight(chart), top = geometry.top + r * (tall + rowGap);
   const shown = row.traces.filter((t) => !state.hidden.has(t.run));
   const scale = scaleOf(row, shown, range, isLogarithmic(row, chart.id), chart.rows.length > 1 ? 4 : 6);
@@ -95,12 +97,13 @@ function lines(trace, range, x, y, log, floor) {
     drawn.push(line);
   };
   if (trace.own) return [area(trace, range, x, y, floor)];
-  if (trace.raw.x.length) add(trace.raw, trace.mean && !several ? "line faint" : "line");
+  if (trace.raw.x.length && !isLonely(trace)) add(trace.raw, trace.mean && !several ? "line faint" : "line");
   if (trace.mean) add(trace.mean, "line");
-  const dots = trace.raw.x.length < 3 || (trace.points && trace.raw.x.length < 200);
+  const dots = isLonely(trace) || (trace.points && trace.raw.x.length < 200);
   if (dots) {
     trace.raw.x.forEach((step, i) => {
       if (!canShow(trace.raw.y[i], log)) return;
+      if (trace.raw.ends) drawn.push(intervalBar(x(step), ...trace.raw.ends[i].map(y), color, trace.run));
       const dot = svg("circle", { cx: x(step), cy: y(trace.raw.y[i]), r: 3, class: "dot", "data-run": trace.run });
       dot.style.fill = "var(--" + color + ")";
       drawn.push(dot);
@@ -111,6 +114,17 @@ function lines(trace, range, x, y, log, floor) {
     drawn.push(svg("path", { d: "M-4,-4L4,4M4,-4L-4,4", transform: at, class: "bad", "data-run": trace.run }));
   }
   return drawn;
+}
+
+// Two points or one, three of what is logged rarely: a line would tell of what is between them.
+function isLonely(trace) {
+  return trace.raw.x.length < (trace.points ? 4 : 3);
+}
+
+function intervalBar(x, low, high, color, run) {
+  const bar = svg("line", { x1: x, x2: x, y1: low, y2: high, class: "interval", "data-run": run });
+  bar.style.stroke = "var(--" + color + ")";
+  return bar;
 }
 
 // A part of a stack, down to the floor: those below it are drawn over it.
@@ -171,10 +185,12 @@ function scaleOf(row, traces, range, log, count) {
     for (const curve of trace.mean ? [trace.raw, trace.mean] : [trace.raw]) {
       const to = Math.min(curve.x.length, lowerBound(curve.x, range[1]) + 1);
       for (let i = Math.max(0, lowerBound(curve.x, range[0]) - 1); i < to; i += 1) {
-        if (!canShow(curve.y[i], log)) continue;
-        const value = Math.max(-largest, Math.min(largest, curve.y[i]));
-        if (value < low) low = value;
-        if (value > high) high = value;
+        for (const seen of [curve.y[i], ...(curve.ends ? curve.ends[i] : [])]) {
+          if (!canShow(seen, log)) continue;
+          const value = Math.max(-largest, Math.min(largest, seen));
+          if (value < low) low = value;
+          if (value > high) high = value;
+        }
       }
     }
   }
@@ -200,7 +216,7 @@ function logScale(low, high, count) {
   const share = (value) => (Math.log10(value) - from) / decades;
   if (decades < 0.7) return { log: true, share, ticks: ticksOf(low, high, count).filter((tick) => tick > 0) };
   const every = Math.ceil(decades / count), ticks = [];
-  for (let power = Math.ceil(from / every) * every; power <= to; power += every) {
+  for (let power = Math.floor(from / every) * every; power <= to; power += every) {
     for (const times of decades < 2.2 ? [1, 2, 5] : [1]) {
       const tick = Number(times + "e" + power);
       if (Math.log10(tick) >= from && Math.log10(tick) <= to) ticks.push(tick);
@@ -229,13 +245,14 @@ function written(value, digits = 6) {
 
 function stepTicks(view) {
   const { range, x, top, bottom, inner } = view.geometry, steps = view.chart.x === "step";
-  const ticks = ticksOf(range[0], range[1], Math.max(3, Math.min(9, inner / 80)), steps ? 1 : 0);
+  const least = steps && state.axis === "step" ? 1 : 0;
+  const ticks = ticksOf(range[0], range[1], Math.max(3, Math.min(9, inner / 80)), least);
   const short = range[1] - range[0] >= 3000;
   const drawn = ticks.flatMap((tick) => [
     svg("line", { x1: x(tick), x2: x(tick), y1: top, y2: bottom, class: "grid" }),
     label(x(tick), bottom + 16, "middle", steps ? stepName(tick, short) : tick),
   ]);
-  const title = steps ? "step" : "share of correct rollouts, %";
+  const title = steps ? axisTitle() : "share of correct rollouts, %";
   return [...drawn, across(bottom, inner, "axis"), label(margin.left + inner / 2, bottom + 34, "middle", title)];
 }
 
@@ -257,7 +274,7 @@ function wholeRange() {
   let low = Infinity, high = -Infinity;
   for (const chart of [...data.charts, ...data.more]) {
     if (chart.x !== "step") continue;
-    for (const trace of chart.rows.flatMap((row) => row.traces)) {
+    for (const trace of shownOf(chart).rows.flatMap((row) => row.traces)) {
       for (const x of [trace.raw.x, trace.raw.bad, trace.mean ? trace.mean.x : []]) {
         if (!x.length) continue;
         low = Math.min(low, x[0]);
@@ -265,7 +282,8 @@ function wholeRange() {
       }
     }
   }
-  const pad = Math.max((high - low) * 0.015, 0.5);
+  if (low > high) [low, high] = [0, 1];
+  const pad = state.axis === "step" ? Math.max((high - low) * 0.015, 0.5) : (high - low) * 0.015;
   return (whole = [low - pad, high + pad]);
 }
 
@@ -274,12 +292,12 @@ function wholeRange() {
 // Labels of findings in lanes above the plot, so that none covers another. The last ones come first in the result, so
 // an earlier label is drawn over the line of a later one.
 function lanes(pins, range, width) {
-  const groups = new Map();
-  for (const pin of pins) groups.set(pin.step, [...new Set([...(groups.get(pin.step) || []), pin.code])]);
-  const taken = [], placed = [];
-  for (const [step, codes] of [...groups].sort((a, b) => a[0] - b[0])) {
-    if (step < range[0] || step > range[1]) continue;
-    const x = ((step - range[0]) / (range[1] - range[0] || 1)) * width;
+  const groups = new Map(); // place on the axis -> codes
+  for (const pin of pins) groups.set(pin.x, [...new Set([...(groups.get(pin.x) || []), pin.code])]);
+  const taken = [], found = [];
+  for (const [at, codes] of [...groups].sort((a, b) => a[0] - b[0])) {
+    if (at < range[0] || at > range[1]) continue;
+    const x = ((at - range[0]) / (range[1] - range[0] || 1)) * width;
     const all = codes.join(" "), fits = codes.length < 2 || all.length * 7 < width * 0.3;
     const text = fits ? all : codes[0] + " +" + (codes.length - 1);
     const room = text.length * 7 + 8;
@@ -287,19 +305,19 @@ function lanes(pins, range, width) {
     let lane = taken.findIndex((end) => end <= left);
     if (lane < 0 && taken.length < 4) lane = taken.length;
     if (lane < 0) {
-      placed.findLast((pin) => pin.lane >= 0).more += codes.length;
-      placed.push({ step, lane: -1 });
+      found.findLast((pin) => pin.lane >= 0).more += codes.length;
+      found.push({ x: at, lane: -1 });
       continue;
     }
     taken[lane] = left + room + 14;
-    placed.push({ step, text, codes, lane, more: 0, center: left + room / 2 });
+    found.push({ x: at, text, codes, lane, more: 0, center: left + room / 2 });
   }
-  return placed.reverse();
+  return found.reverse();
 }
 
 function pinAbove(view, pin) {
   const { x, top, bottom } = view.geometry, lift = pin.lane < 0 ? 0 : 18 + pin.lane * laneHeight;
-  const line = svg("line", { x1: x(pin.step), x2: x(pin.step), y1: top - lift, y2: bottom, class: "pin" });
+  const line = svg("line", { x1: x(pin.x), x2: x(pin.x), y1: top - lift, y2: bottom, class: "pin" });
   if (pin.lane < 0) return line;
   const text = pin.text + (pin.more ? " +" + pin.more : ""), center = margin.left + pin.center;
   const link = svg("a", { href: "#finding-" + pin.codes[0], class: "pin-label" });
@@ -313,14 +331,14 @@ function pinAbove(view, pin) {
 }
 
 function pinsOnCurves(view) {
-  const { chart, geometry } = view, row = geometry.rows[0], drawn = [];
+  const { shown: chart, geometry } = view, row = geometry.rows[0], drawn = [];
   for (const pin of chart.pins) {
     const trace = chart.rows[0].traces.find((t) => t.run === pin.run);
-    if (!trace || state.hidden.has(pin.run) || pin.step < geometry.range[0] || pin.step > geometry.range[1]) continue;
+    if (!trace || state.hidden.has(pin.run) || pin.x < geometry.range[0] || pin.x > geometry.range[1]) continue;
     const curve = trace.mean || trace.raw;
-    const value = curve.y[Math.max(0, lowerBound(curve.x, pin.step + 0.5) - 1)];
+    const value = curve.y[Math.max(0, lowerBound(curve.x, pin.x * (1 + 1e-9)) - 1)];
     if (!canShow(value ?? null, row.log)) continue;
-    const at = `translate(${geometry.x(pin.step).toFixed(1)},${(row.y(value) - 3).toFixed(1)})`;
+    const at = `translate(${geometry.x(pin.x).toFixed(1)},${(row.y(value) - 3).toFixed(1)})`;
     const mark = svg("path", { d: "M-6,-9L6,-9L0,2Z", transform: at, class: "pin-mark", "data-run": pin.run });
     mark.style.fill = "var(--" + data.runs[pin.run].color + ")";
     mark.append(svg("title", {}, `${pin.code} at step ${thousands(pin.step)}, ${data.runs[pin.run].name}`));
@@ -330,7 +348,9 @@ function pinsOnCurves(view) {
 }
 
 function phasesIn(range) {
-  const cut = (phase) => ({ ...phase, start: Math.max(phase.start, range[0]), end: Math.min(phase.end, range[1]) });
+  if (state.axis !== "step" && !data.runs[0].axes[state.axis]) return [];
+  const ends = ({ start, end }) => [Math.max(placed(0, start), range[0]), Math.min(placed(0, end), range[1])];
+  const cut = (phase) => ({ ...phase, start: ends(phase)[0], end: ends(phase)[1] });
   return data.runs[0].phases.map(cut).filter((phase) => phase.end > phase.start);
 }
 

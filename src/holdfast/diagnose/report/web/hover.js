@@ -7,7 +7,7 @@ tip.setAttribute("role", "status");
 let reading = []; // the last arguments of `read`: the plot, the step and the height in it
 
 function listen(view) {
-  const { plot, chart } = view;
+  const { plot, chart } = view; // what is drawn of it is another for each choice
   let start = null, box = null;
   const at = (event) => event.clientX - plot.getBoundingClientRect().left;
   plot.addEventListener("pointermove", (event) => {
@@ -57,7 +57,7 @@ function stepAt(view, pixel) {
 // Every step that some visible curve of the chart has, in the range that is drawn.
 function stepsOf(view) {
   const [low, high] = view.geometry.range, steps = new Set();
-  for (const trace of view.chart.rows.flatMap((row) => row.traces)) {
+  for (const trace of view.shown.rows.flatMap((row) => row.traces)) {
     if (state.hidden.has(trace.run)) continue;
     for (const step of curveOf(trace).x) if (step >= low && step <= high) steps.add(step);
   }
@@ -77,20 +77,20 @@ function nearest(values, value) {
 // Show the values nearest to a step. With `y`, in pixels, the plot of several runs that is meant.
 function read(view, wanted, y = null) {
   if (view.dirty) draw(view);
-  const { geometry, chart } = view;
+  const { geometry, shown: chart } = view;
   const r = y === null ? 0 : Math.max(0, geometry.rows.findLastIndex((row) => y >= row.top - rowGap / 2));
   const rows = several ? [chart.rows[r]] : chart.rows;
   const shown = rows.flatMap((row) => row.traces).filter((t) => !state.hidden.has(t.run) && curveOf(t).x.length);
   if (!shown.length) return leave();
   const step = shown.map((t) => curveOf(t).x[nearest(curveOf(t).x, wanted)])
     .reduce((best, x) => (Math.abs(x - wanted) < Math.abs(best - wanted) ? x : best));
-  const reach = Math.max(0.5, ((geometry.range[1] - geometry.range[0]) / geometry.inner) * (several ? 14 : 5));
+  const reach = Math.max(state.axis === "step" ? 0.5 : 0, ((geometry.range[1] - geometry.range[0]) / geometry.inner) * (several ? 14 : 5));
   const values = [];
   for (const trace of shown) {
     const curve = curveOf(trace), i = nearest(curve.x, step);
     if (Math.abs(curve.x[i] - step) > reach) continue;
     const mean = trace.mean && curve !== trace.mean ? trace.mean.y[Math.max(0, nearest(trace.mean.x, step))] : null;
-    values.push({ trace, value: (trace.own || curve.y)[i], mean });
+    values.push({ trace, value: (trace.own || curve.y)[i], mean, ends: curve.ends?.[i] });
   }
   state.cursor = step;
   reading = [view, step, y];
@@ -104,8 +104,13 @@ function closest(values, row, y) {
   return values.reduce((best, v) => (!best || far(v) < far(best) ? v : best), null);
 }
 
+function atStep(place) {
+  if (state.axis === "step") return "step " + thousands(place);
+  return state.axis === "tokens" ? thousands(Math.round(place)) + " tokens" : written(place, 4) + " " + clock()[0];
+}
+
 function fillTip(view, step, values, near, title) {
-  const head = view.chart.x === "step" ? "step " + thousands(step) : "share " + written(step, 3) + " %";
+  const head = view.chart.x === "step" ? atStep(step) : "share " + written(step, 3) + " %";
   tip.replaceChildren(element("b", "", title ? head + ", " + title : head));
   if (several) values.sort((a, b) => (b.value ?? -Infinity) - (a.value ?? -Infinity));
   for (const v of values) {
@@ -113,7 +118,8 @@ function fillTip(view, step, values, near, title) {
     line.append(several ? key(run.color, run.dash) : key(v.trace.color, v.trace.dash));
     const mean = v.mean === null || v.mean === undefined ? "" : " (mean " + written(v.mean, 4) + ")";
     line.append(element("span", "name", several ? run.name : v.trace.label));
-    line.append(element("span", "value", (v.value === null ? "–" : written(v.value, 4)) + mean));
+    const ends = v.ends ? ` (${v.ends.map((end) => written(end, 3)).join(" to ")})` : "";
+    line.append(element("span", "value", (v.value === null ? "–" : written(v.value, 4)) + mean + ends));
     tip.append(line);
   }
   if (several) highlight(near ? near.trace.run : null);
@@ -178,7 +184,7 @@ function onKey(view, event) {
     const times = event.key === "-" ? 2 : 0.5, all = wholeRange();
     const from = Math.max(all[0], middle - (middle - low) * times);
     const to = Math.min(all[1], middle + (high - middle) * times);
-    if (to - from >= 1) zoom(from <= all[0] && to >= all[1] ? null : [from, to]);
+    if (to - from >= (state.axis === "step" ? 1 : (all[1] - all[0]) / 1000)) zoom(from <= all[0] && to >= all[1] ? null : [from, to]);
   } else if (event.key === "Escape") {
     if (tip.hidden) zoom(null);
     else leave();

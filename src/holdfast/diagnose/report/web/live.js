@@ -69,6 +69,7 @@ function renew(fresh, html, title) {
     for (const summary of part.querySelectorAll("summary")) summary.parentElement.open ||= open.has(nameOf(summary));
   }
   refresh.html = html;
+  choices();
   placeCharts();
   if (!reader.cards) rollouts();
   else if (JSON.stringify(before) !== JSON.stringify(data.rollouts)) freshRollouts();

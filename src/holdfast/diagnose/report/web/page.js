@@ -8,6 +8,9 @@ function place(chart, where) {
   const head = element("div", "head");
   head.append(element("h3", "", chart.title));
   if (chart.x === "step" && chart.rows.some((row) => row.log || isPositive(row))) head.append(scaleButton(chart));
+  const table = button("csv", () => save(views.get(chart.id).chart), "small");
+  table.title = `save the values of this chart as a table${held(chart)}`;
+  head.append(table);
   figure.append(head);
   if (chart.caption && !main) figure.append(element("figcaption", "", chart.caption));
   if (!several) figure.append(legend(chart));
@@ -42,10 +45,17 @@ function legend(chart) {
     if (seen.has(t.label + t.color)) continue;
     seen.add(t.label + t.color);
     const entry = element("span");
-    entry.append(key(t.color, t.dash), t.label);
+    entry.append(isLonely(t) ? dotKey(t.color) : key(t.color, t.dash), t.label);
     box.append(entry);
   }
   return box;
+}
+
+function dotKey(name) {
+  const dot = svg("circle", { cx: 14, cy: 5, r: 3 }), swatch = svg("svg", { width: 28, height: 10, class: "key", "aria-hidden": "true" });
+  dot.style.fill = "var(--" + name + ")";
+  swatch.append(dot);
+  return swatch;
 }
 
 const observer = new IntersectionObserver((entries) => {
@@ -139,6 +149,27 @@ function runButton(i) {
   return node;
 }
 
+// What all charts are drawn over, and how smoothly. A log without a choice has no menu.
+function choices() {
+  const place = document.getElementById("choices"), over = menu("horizontal axis", (value) => redraw({ axis: value }));
+  const names = { step: "by step", seconds: "by time", tokens: "by tokens" };
+  options(over, axes().map((name) => [name, names[name]]), state.axis);
+  const smooth = menu("smoothing", (value) => redraw({ times: Number(value) }));
+  const rows = (count) => `mean of ${thousands(count * data.window)} rows`;
+  const fitting = times.filter((count) => count < 2 || 2 * count * data.window <= data.rows);
+  const offered = fitting.filter((count) => count || data.values);
+  options(smooth, offered.map((count) => [String(count), count ? rows(count) : "every value"]), String(state.times));
+  place.replaceChildren(...(axes().length > 1 ? [over] : []), ...(offered.length > 1 && data.rows ? [smooth] : []));
+}
+
+function redraw(chosen) {
+  Object.assign(state, chosen);
+  whole = null;
+  if (chosen.axis) return zoom(null);
+  writeAddress();
+  drawAll();
+}
+
 function bar() {
   const place = document.getElementById("bar"), every = data.runs.map((_, i) => i);
   if (several) {
@@ -147,7 +178,7 @@ function bar() {
     place.append(button("None", () => toggle(every, true), "small"));
   }
   place.append(input("find charts", "find a chart or series", filterCharts));
-  const reset = button("Show all steps", () => zoom(null));
+  const reset = button("Show all", () => zoom(null));
   reset.id = "reset";
   reset.hidden = state.range === null;
   document.body.append(reset, tip);
@@ -160,6 +191,8 @@ function tables(inside = document) {
     cell.replaceChildren(runButton(Number(cell.dataset.run)));
   }
   for (const table of inside.querySelectorAll("table.sorted")) {
+    const heads = [...table.querySelectorAll("th")].map((head) => head.textContent);
+    for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, k) => (cell.dataset.head = heads[k]));
     table.querySelectorAll("th").forEach((head, column) => {
       const text = head.textContent;
       head.replaceChildren(button(text, () => sort(table, head, column)));
@@ -187,6 +220,7 @@ function sort(table, head, column) {
 function main() {
   const wanted = readAddress();
   if (data.live !== null) refresh.html = contents();
+  choices();
   bar();
   tables();
   showToggles();
@@ -206,6 +240,8 @@ function main() {
     const rolloutsMeant = readAddress();
     showToggles();
     document.getElementById("reset").hidden = state.range === null;
+    choices();
+    whole = null;
     drawAll();
     reader.count = perPage;
     reader.picked = null;
@@ -220,7 +256,10 @@ function main() {
     waiting = setTimeout(drawAll, 120);
   });
   document.getElementById("more").addEventListener("toggle", () => drawAll());
-  addEventListener("beforeprint", () => drawAll(true));
+  addEventListener("beforeprint", () => {
+    for (const box of document.querySelectorAll("[data-part=found] details")) box.open = true;
+    drawAll(true);
+  });
   performance.mark("ready");
   document.documentElement.dataset.ready = "yes";
 }

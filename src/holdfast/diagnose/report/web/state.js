@@ -4,7 +4,9 @@
 
 let data = JSON.parse(document.getElementById("data").textContent);
 const state = {
-  range: null, // [first, last] step that is drawn; null for all
+  axis: "step", // what curves are drawn over
+  times: 1, // rows in a mean, as a multiple of those in the data; 0 for no mean
+  range: null, // [first, last] place on the axis that is drawn; null for all
   hidden: new Set(), // runs that are switched off
   logarithmic: new Set(), // charts whose scale the reader turned
   highlighted: null, // the run in front of the others
@@ -63,6 +65,8 @@ function readAddress() {
   if (!hash.includes("=")) return false; // an anchor, which the browser follows by itself
   const said = new URLSearchParams(hash);
   for (const name of Object.keys(state.rollouts)) state.rollouts[name] = said.get(name) || "";
+  if (axes().includes(said.get("x"))) state.axis = said.get("x");
+  if (times.includes(Number(said.get("mean") ?? 1))) state.times = Number(said.get("mean") ?? 1);
   const zoom = numbers.exec(said.get("zoom") || "");
   if (zoom && Number(zoom[1]) < Number(zoom[2])) state.range = [Number(zoom[1]), Number(zoom[2])];
   if (said.has("hide")) state.hidden = new Set(said.get("hide").split(",").filter(Boolean).map(Number).filter((i) => data.runs[i]));
@@ -71,7 +75,9 @@ function readAddress() {
 
 function address(rollouts = state.rollouts) {
   const said = Object.entries(rollouts).filter(([, value]) => value !== "");
-  if (state.range) said.push(["zoom", state.range.map((x) => Number(x.toFixed(1))).join("-")]);
+  if (state.axis !== "step") said.push(["x", state.axis]);
+  if (state.times !== 1) said.push(["mean", state.times]);
+  if (state.range) said.push(["zoom", state.range.map((x) => Number(x.toPrecision(6))).join("-")]);
   if (state.hidden.size) said.push(["hide", [...state.hidden].join(",")]);
   return "#" + new URLSearchParams(said);
 }
