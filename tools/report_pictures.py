@@ -26,6 +26,7 @@ REST = "new Promise((then) => setTimeout(then, 500))"
 
 
 def main() -> None:
+    """Replace the three pictures."""
     program = find_browser()
     if program is None or len(sys.argv) != 3:
         sys.exit("no Chromium is installed" if program is None else __doc__)

@@ -14,9 +14,15 @@ import typer
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.files import is_locked
 from holdfast.base.intervals import half_width
+from holdfast.base.jsonl import BadField, json_object
 from holdfast.base.run_folder import CONFIG, FINDINGS, KEPT, METRICS, RESULTS, is_finished, is_run, recipe_name
 from holdfast.cli.runs import ROOT
 from holdfast.cli.terminal import ABSENT, echo, err, out, program
+from holdfast.diagnose.finding import judged
+from holdfast.diagnose.log.collapse import WINDOW
+from holdfast.diagnose.readers.text import clean
+from holdfast.recipe.settings import read_toml
+from holdfast.train.summary import read_summary
 
 _TAIL = 1 << 18
 """Bytes at the end of metrics.jsonl that are read for the last steps. A step has a few thousand."""
@@ -107,9 +113,6 @@ def read_run(folder: Path) -> Run:
 
 
 def _read(folder: Path) -> Run:
-    from holdfast.diagnose.readers.text import clean
-    from holdfast.recipe.settings import read_toml
-
     named, train = recipe_name(folder), read_toml(folder / CONFIG).get("train")
     planned = train.get("steps") if isinstance(train, dict) else None
     steps, rewards = _last_steps(folder / METRICS)
@@ -134,8 +137,6 @@ def _read(folder: Path) -> Run:
 
 def _last_steps(path: Path) -> tuple[int, list[float]]:
     """The last step of metrics.jsonl, 0 if there is none, and the last rewards, as many as the running mean is over."""
-    from holdfast.diagnose.log.collapse import WINDOW
-
     if not path.exists():
         return 0, []
     with path.open("rb") as file:
@@ -165,8 +166,6 @@ def _stage(folder: Path) -> str | None:
 
 def _has_ended(folder: Path, planned: int) -> bool:
     """Whether a run has results and made its steps; `train.steps` may have been raised afterwards."""
-    from holdfast.train.summary import read_summary
-
     if not is_finished(folder):
         return False
     summary = read_summary(folder)
@@ -177,8 +176,6 @@ def _has_ended(folder: Path, planned: int) -> bool:
 
 def _diagnosis(path: Path) -> tuple[str, str | None]:
     """(verdict, first finding) of findings.json."""
-    from holdfast.diagnose.finding import judged
-
     if not path.exists():
         return ABSENT, None
     try:
@@ -191,8 +188,6 @@ def _diagnosis(path: Path) -> tuple[str, str | None]:
 
 
 def _object(text: bytes, path: Path) -> dict[str, Any]:
-    from holdfast.base.jsonl import BadField, json_object
-
     try:
         return json_object(text)
     except BadField as bad:
