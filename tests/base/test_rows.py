@@ -126,7 +126,7 @@ def test_a_dictionary_of_one_large_value_among_many_small_ones_is_read_a_few_row
 ) -> None:
     monkeypatch.setattr(parquet, "_BATCH_BYTES", 4_000_000)
     small = ["".join(random.Random(k).choices(string.ascii_letters, k=6)) for k in range(9000)]
-    path = parquet_of(tmp_path, {"question": small + [LONG] * 9000})
+    path = parquet_of(tmp_path, {"question": small + [LONG] * 900})
     sizes: list[int] = []
     monkeypatch.setattr(parquet.Unpacked, "add", lambda self, count: sizes.append(count))
     monkeypatch.setattr(parquet.Unpacked, "check", lambda self, count: None)

@@ -104,5 +104,5 @@ def test_the_percentiles_of_the_sampler_s_weights_are_those_before_their_bounds(
 
 
 def test_bounds_that_leave_nothing_between_them_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"clip_cov\.low = 5 must be below loss\.methods\.clip_cov\.high = 2"):
+    with pytest.raises(ConfigError, match=r"clip_cov\.low = 5.0 with .*clip_cov\.high = 2.0: nothing is left between"):
         load(overrides=["--loss.methods.clip_cov.low", "5", "--loss.methods.clip_cov.high", "2"])

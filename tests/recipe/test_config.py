@@ -448,3 +448,15 @@ def test_a_recipe_may_name_code(tmp_path: Path) -> None:
 def test_a_path_that_names_no_code(path: str) -> None:
     assert "as module:Class" in refusal("--loss.penalty.name=custom", f"--loss.penalty.path={path}")
     assert "write module:function" in refusal("--reward.custom", f'"{path}" = 1.0')
+
+
+def test_what_the_command_line_causes_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[loss]\nsurrogate = 'cispo'\n")
+    with pytest.raises(ConfigError) as typed:
+        load(path, ["--loss.dual_clip", "3"])
+    assert str(typed.value).startswith("--loss.dual_clip = 3.0 with loss.surrogate = 'cispo': ")
+    path.write_text("[loss]\nsurrogate = 'cispo'\ndual_clip = 3.0\n")
+    with pytest.raises(ConfigError) as written:
+        load(path, ["--train.steps", "5"])
+    assert str(written.value).startswith(f"{path}: loss.dual_clip = 3.0 with loss.surrogate = 'cispo': ")

@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "plain scripts without the world": (
         f"{OWN} --world.scripts.plain_steps=5",
-        "world.scripts.plain_steps = 5 with data.train = 'q.jsonl': not used",
+        "plain_steps = 5 with --data.train = 'q.jsonl': only the bundled world has such a setting",
     ),
     # code
     "no such module": (f"{CUSTOM}no_such_module:Hinge", "the module no_such_module cannot be imported"),

@@ -75,7 +75,7 @@ class Judge(Section):
     concurrency: int = Field(16, ge=1, le=256)
     """Calls at once."""
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[str]:
         """See `Section`."""
         if self.weight and not (self.url and self.model):
             missing = "url" if not self.url else "model"

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from holdfast.base.section import Root, as_toml, choice_of, field_of, join_or, kind_of, sections, setting, setting_names
+from holdfast.base.section import (
+    Refused,
+    Root,
+    as_toml,
+    choice_of,
+    field_of,
+    join_or,
+    kind_of,
+    sections,
+    sentence,
+    setting,
+    setting_names,
+)
 
 _LONGEST = 120
 
@@ -33,25 +45,30 @@ _ELSEWHERE = {
 }
 
 
-def explain(errors: Iterable[Any], root: Root, given: Mapping[str, str]) -> list[str]:
-    """One sentence for each setting that was refused. `given` has prefixes for the names of some settings."""
+def explain(errors: Iterable[Any], root: Root, typed: Collection[str]) -> list[str]:
+    """One sentence for each refusal. Settings in `typed` came from the command line, and are shown as it has them."""
     sentences: list[str] = []
     for dotted, same in _by_name((_dotted(error["loc"], root), error) for error in errors).items():
         error, name = same[0], dotted.partition('."')[0]
-        origin = given.get(name, "")
+        origin = "--" * (name in typed)
         if error["type"] == "value_error" and setting(root, name) is None:  # the error is that of a whole section
-            sentences += map(_message, same)
+            sentences += [text for error in same for text in _of_section(error, typed)]
         elif error["type"] == "extra_forbidden":
             misplaced = _misplaced(dotted, error, root, origin)
             names = _unknown_names(dotted, error["input"], root)
             sentences += [misplaced] if misplaced else [f"{name}: {unknown(name, root)}" for name in names]
         elif error["type"] == "union_tag_invalid":
             name, written = f"{dotted}.name", error["input"]["name"]
-            sentences.append(f"{given.get(name, '')}{name} = {_brief(written)}: {_reason(error)}")
+            sentences.append(f"{'--' * (name in typed)}{name} = {_brief(written)}: {_reason(error)}")
         else:
             value = "" if error["type"] == "missing" else f" = {_brief(error['input'])}"
             sentences.append(f"{origin}{dotted}{value}: {_reasons(same)}")
     return sentences
+
+
+def _of_section(error: Any, typed: Collection[str]) -> list[str]:
+    refused = error.get("ctx", {}).get("error")
+    return [sentence(r, typed) for r in refused.refusals] if isinstance(refused, Refused) else [_message(error)]
 
 
 def explain_call(errors: Iterable[Any], section: Root) -> str:

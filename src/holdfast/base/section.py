@@ -9,7 +9,8 @@ import json
 import re
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +21,39 @@ LARGEST = 1e15
 """Largest float of a setting, and largest reward. Products of larger ones overflow the float32 of a model."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Settings that cannot work, or not together."""
+
+    settings: Mapping[str, Any]
+    """Value by dotted name."""
+    why: str
+    instead: str
+    """What to do, as a sentence without a full stop."""
+
+    def text(self, typed: Collection[str] = ()) -> str:
+        """What is set, why it cannot work, what to do. Settings in `typed` are shown as a command line has them.
+
+        >>> Refusal({"loss.ratio": "action", "train.lr": 1}, "a reason", "Leave it out").text({"train.lr"})
+        "loss.ratio = 'action' with --train.lr = 1: a reason. Leave it out"
+        """
+        values = (f"{'--' * (name in typed)}{name} = {as_toml(value)}" for name, value in self.settings.items())
+        return f"{' with '.join(values)}: {self.why}. {self.instead}"
+
+
+def sentence(refusal: Refusal | str, typed: Collection[str] = ()) -> str:
+    """The text of a refusal, and a sentence as it is."""
+    return refusal if isinstance(refusal, str) else refusal.text(typed)
+
+
+class Refused(ValueError):
+    """Refusals of a section, on their way through pydantic."""
+
+    def __init__(self, refusals: Sequence[Refusal | str]) -> None:
+        super().__init__("\n  ".join(map(sentence, refusals)))
+        self.refusals = refusals
+
+
 class Section(BaseModel):
     """A table of a recipe. Like TOML, it allows 64-bit integers and UTF-8 strings only."""
 
@@ -28,8 +62,8 @@ class Section(BaseModel):
         extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
 
-    def problems(self) -> Iterator[str]:
-        """A sentence for each set of values that cannot work together: what is set, why it fails, what to do."""
+    def refusals(self) -> Iterator[Refusal | str]:
+        """One for each value, or set of values, that cannot work; a sentence where the value itself is not shown."""
         return iter(())
 
     @field_validator("*")
@@ -46,8 +80,8 @@ class Section(BaseModel):
 
     @model_validator(mode="after")
     def _can_work(self) -> Self:
-        if problems := list(self.problems()):
-            raise ValueError("\n  ".join(problems))
+        if refusals := list(self.refusals()):
+            raise Refused(refusals)
         return self
 
 

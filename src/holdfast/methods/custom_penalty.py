@@ -24,7 +24,7 @@ class CustomPenalty(PenaltySection):
     settings: dict[str, Any] = Field({})
     """Other arguments of the class."""
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[str]:
         """What cannot work, known without importing the class."""
         if not is_import_path(self.path):
             yield (

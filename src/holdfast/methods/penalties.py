@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from holdfast.base.section import Section, choice_of
+from holdfast.base.section import Refusal, Section, choice_of
 from holdfast.methods.custom_penalty import CustomPenalty
 from holdfast.methods.penalty import NAME, Coefficient, Penalty, PenaltySection, Preserve, RolloutPenalty
 
@@ -63,19 +63,21 @@ class LLDS(RolloutPenalty):
     answer_target: float = Field(2.0, gt=0)
     """For a schedule: searches per rollout at which the weight is `answer_base`. Above 1 for `adaptive-code`."""
 
-    def problems(self) -> Iterator[str]:
-        """See `Section.problems`."""
+    def refusals(self) -> Iterator[Refusal | str]:
+        """See `Section.refusals`."""
         for key in ("answer_base", "answer_target"):
             value = getattr(self, key)
             if not self.uses_search_count and value != type(self).model_fields[key].default:
-                yield (
-                    f"loss.penalty.{key} = {value} with loss.penalty.answer_weight = {self.answer_weight}: only a "
-                    "schedule reads it. Set loss.penalty.answer_weight = 'adaptive-paper', or leave it out"
+                yield Refusal(
+                    {f"loss.penalty.{key}": value, "loss.penalty.answer_weight": self.answer_weight},
+                    "only a schedule reads it",
+                    "Set loss.penalty.answer_weight = 'adaptive-paper', or leave it out",
                 )
         if self.answer_weight == "adaptive-code" and self.answer_target <= 1:
-            yield (
-                f"loss.penalty.answer_target = {self.answer_target} with loss.penalty.answer_weight = 'adaptive-code': "
-                "this schedule begins at one search. Set it above 1, published: 2"
+            yield Refusal(
+                {"loss.penalty.answer_target": self.answer_target, "loss.penalty.answer_weight": "adaptive-code"},
+                "this schedule begins at one search",
+                "Set the target above 1, published: 2",
             )
 
     @property

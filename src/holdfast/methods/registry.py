@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from holdfast.base.section import Section, field_values
+from holdfast.base.section import Refusal, Section, field_values
 
 Need = Literal[
     "rollout advantages",
@@ -169,10 +169,14 @@ class ClipCov(Method):
     name: ClassVar = "clip_cov"
     source: ClassVar = "Clip-Cov, [arXiv 2505.22617](https://arxiv.org/abs/2505.22617)"
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal | str]:
         """Bounds that leave nothing between them."""
         if not self.low < self.high:
-            yield f"{self.table()}.low = {self.low:g} must be below {self.table()}.high = {self.high:g}"
+            yield Refusal(
+                {f"{self.table()}.low": self.low, f"{self.table()}.high": self.high},
+                "nothing is left between them",
+                "Set the first below the second",
+            )
 
 
 class SamplerWeights(Method):
@@ -199,18 +203,20 @@ class SamplerWeights(Method):
         "sampler/weight_p95": "The same, 95th percentile.",
     }
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal | str]:
         """Bounds and levels that contradict each other."""
         table = self.table()
         if not self.low < self.high:
-            yield (
-                f"{table}.low = {self.low:g} must be below {table}.high = {self.high:g}: they are the bounds of the "
-                "weights"
+            yield Refusal(
+                {f"{table}.low": self.low, f"{table}.high": self.high},
+                "they are the bounds of the weights",
+                "Set the first below the second",
             )
         if self.level == "token" and self.aggregate == "mean":
-            yield (
-                f"{table}.aggregate = 'mean' with {table}.level = 'token': a token has only one ratio, so there is "
-                f"nothing to average. Set {table}.level to 'action' or 'sequence'"
+            yield Refusal(
+                {f"{table}.aggregate": "mean", f"{table}.level": "token"},
+                "a token has only one ratio, so there is nothing to average",
+                f"Set {table}.level to 'action' or 'sequence'",
             )
 
 
@@ -333,12 +339,13 @@ class Methods(Section):
     score_centering: ScoreCentering = ScoreCentering(on=False)
     interleaved_sft: InterleavedSFT = InterleavedSFT(on=False)
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal | str]:
         """Methods that undo each other."""
         if self.variance_filter.on and self.dynamic_sampling.on:
-            yield (
-                "[loss.methods.variance_filter] with [loss.methods.dynamic_sampling]: one leaves out groups with "
-                "contrast, and the other would sample questions in their place without end. Leave one out"
+            yield Refusal(
+                {f"{method.table()}.on": True for method in (self.variance_filter, self.dynamic_sampling)},
+                "one leaves out groups with contrast, and the other would sample questions in their place without end",
+                "Leave one out",
             )
 
     @property

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from holdfast.base.section import Section, as_toml
+from holdfast.base.section import Refusal, Section
 
 _WRITTEN = {
     *("conversation", "messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message"),
@@ -48,11 +48,12 @@ class Model(Section):
         """Whether the task set makes the model, a small one, instead of loading one from a path."""
         return self.path == TINY
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal | str]:
         if self.is_tiny and self.lora_rank:
-            yield (
-                f"model.lora_rank = {self.lora_rank} with model.path = 'tiny': the tiny model is too small for LoRA. "
-                "Set model.lora_rank = 0, or model.path to a model of yours"
+            yield Refusal(
+                {"model.lora_rank": self.lora_rank, "model.path": "tiny"},
+                "the tiny model is too small for LoRA",
+                "Set model.lora_rank = 0, or model.path to a model of yours",
             )
         if written := sorted(_WRITTEN & set(self.chat_template_kwargs)):
             yield (
@@ -60,9 +61,10 @@ class Model(Section):
                 "Leave it out; variables are what the template reads besides, such as enable_thinking"
             )
         if self.chat_template == "none" and self.chat_template_kwargs:
-            yield (
-                f"model.chat_template_kwargs = {as_toml(self.chat_template_kwargs)} with model.chat_template = 'none': "
-                "plain text has no variables. Set model.chat_template = 'auto', or leave model.chat_template_kwargs out"
+            yield Refusal(
+                {"model.chat_template_kwargs": self.chat_template_kwargs, "model.chat_template": "none"},
+                "plain text has no variables",
+                "Set model.chat_template = 'auto', or leave model.chat_template_kwargs out",
             )
 
 
@@ -85,10 +87,11 @@ class Sampling(Section):
         """Whether some tokens can never be drawn."""
         return self.top_p < 1 or self.top_k > 0
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal | str]:
         if self.mask_logprobs and not self.top_k:
-            yield (
-                "sampling.mask_logprobs = true with sampling.top_k = 0: the sampling mask of every token is kept in "
-                "memory, and top_k limits its size. Set sampling.top_k = 512, which rarely removes more than top_p "
-                "does. A sampler that is not truncated needs no mask"
+            yield Refusal(
+                {"sampling.mask_logprobs": True, "sampling.top_k": 0},
+                "the sampling mask of every token is kept in memory, and top_k limits its size",
+                "Set sampling.top_k = 512, which rarely removes more than top_p does. A sampler that is not truncated "
+                "needs no mask",
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.base import section
-from holdfast.base.section import Section, as_toml, setting_values
+from holdfast.base.section import Refusal, Section, setting_values
 from holdfast.methods.penalties import WITHOUT_OLD_POLICY, Penalty
 from holdfast.model.settings import Model, Sampling
 from holdfast.recipe.needs import unmet_needs
@@ -70,7 +70,7 @@ class Config(Section):
         world = set() if self.data.train == WORLD else {"world"}
         return world if self.loss.advantage == "gae" else {*world, "critic"}
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal]:
         return cross_section_errors(self)
 
 
@@ -86,136 +86,150 @@ MOST_ROLLOUTS = 1_000_000
 """Most rollouts in a batch, which is held in memory."""
 
 
-def cross_section_errors(config: Config) -> Iterator[str]:
-    """A sentence for each combination that cannot work: what is set, why it fails, what to do."""
+def cross_section_errors(config: Config) -> Iterator[Refusal]:
+    """A refusal for each combination that cannot work: what is set, why it fails, what to do."""
     train = config.train
+    batch = {"train.questions": train.questions, "train.group_size": train.group_size}
+    rollouts = train.questions * train.group_size
     if isinstance(config.loss.penalty, Penalty):
         yield from inert_penalty(config, config.loss.penalty)
-    if train.optimizer_steps_per_rollout > train.questions * train.group_size:
-        yield (
-            f"train.optimizer_steps_per_rollout = {train.optimizer_steps_per_rollout} but a rollout batch has only "
-            f"{train.questions} × {train.group_size} = {train.questions * train.group_size} rollouts; every optimizer "
-            "step needs at least one. Lower it, or raise train.questions or train.group_size"
+    if train.optimizer_steps_per_rollout > rollouts:
+        yield Refusal(
+            {"train.optimizer_steps_per_rollout": train.optimizer_steps_per_rollout, **batch},
+            f"a rollout batch then has only {train.questions} × {train.group_size} = {rollouts} rollouts, and every "
+            "optimizer step needs at least one",
+            "Lower the first, or raise train.questions or train.group_size",
         )
-    if train.questions * train.group_size > MOST_ROLLOUTS:
-        yield (
-            f"train.questions = {train.questions} times train.group_size = {train.group_size} is more than "
-            f"{MOST_ROLLOUTS:,} rollouts in a batch; lower one of them"
-        )
+    if rollouts > MOST_ROLLOUTS:
+        yield Refusal(batch, f"a batch has at most {MOST_ROLLOUTS:,} rollouts", "Lower one of them")
     if config.loss.advantage not in ("reinforce", "gae") and train.group_size == 1:
-        yield (
-            f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: with one rollout per group, "
-            "there is nothing to compare it with. Raise train.group_size (published runs: 5), or set loss.advantage "
-            "= 'reinforce', or 'gae', which has a critic"
+        yield Refusal(
+            {"train.group_size": 1, "loss.advantage": config.loss.advantage},
+            "with one rollout per group, there is nothing to compare it with",
+            "Raise train.group_size (published runs: 5), or set loss.advantage = 'reinforce', or 'gae', which has a "
+            "critic",
         )
     if train.anchor_every and config.loss.penalty.name in WITHOUT_OLD_POLICY:
-        yield (
-            f"train.anchor_every = {train.anchor_every} with loss.penalty.name = {config.loss.penalty.name!r}: a "
-            "penalty compares the policy with the anchor, but this one does not compare policies. Set "
-            "loss.penalty.name = 'llds' or 'sapo', or leave train.anchor_every out"
+        yield Refusal(
+            {"train.anchor_every": train.anchor_every, "loss.penalty.name": config.loss.penalty.name},
+            "a penalty compares the policy with the anchor, but this one does not compare policies",
+            "Set loss.penalty.name = 'llds' or 'sapo', or leave train.anchor_every out",
         )
     yield from _compares_with_sampler(config)
     yield from _no_tool_template(config)
     if not config.protocol.searches and config.warm_start.steps:
-        yield (
-            f"warm_start.steps = {config.warm_start.steps} with protocol.tools = {as_toml(config.protocol.tools)}: "
-            "demonstrations search, and this agent cannot. Add 'search' to protocol.tools, or set warm_start.steps = 0"
+        yield Refusal(
+            {"warm_start.steps": config.warm_start.steps, "protocol.tools": config.protocol.tools},
+            "demonstrations search, and this agent cannot",
+            "Add 'search' to protocol.tools, or set warm_start.steps = 0",
         )
     yield from unmet_needs(config)
     yield from _critic_errors(config.critic, config.loss, config.reward)
-    if unused := list(_unused(config)):
-        yield (
-            f"{', '.join(unused)} with data.train = {config.data.train!r}: not used, because only the bundled world "
-            f"has such a setting. Leave {'it' if len(unused) == 1 else 'them'} out"
+    if unused := dict(_unused(config)):
+        yield Refusal(
+            {**unused, "data.train": config.data.train},
+            "only the bundled world has such a setting",
+            f"Leave {'it' if len(unused) == 1 else 'them'} out",
         )
 
 
-def _critic_errors(critic: Critic, loss: Loss, reward: Reward) -> Iterator[str]:
-    """A sentence for each setting that needs a critic and has none, or that a critic's advantages leave no meaning."""
+def _critic_errors(critic: Critic, loss: Loss, reward: Reward) -> Iterator[Refusal]:
+    """A refusal for each setting that needs a critic and has none, or that a critic's advantages leave no meaning."""
     if loss.advantage != "gae":
         default = setting_values(Critic(), "critic.") | {"reward.kl": 0.0}
         values = setting_values(critic, "critic.") | {"reward.kl": reward.kl}
         for name, value in values.items():
             if value != default[name]:
-                yield (
-                    f"{name} = {as_toml(value)} with loss.advantage = {loss.advantage!r}: only a critic uses this "
-                    "setting. Set loss.advantage = 'gae', or leave it out"
+                yield Refusal(
+                    {name: value, "loss.advantage": loss.advantage},
+                    "only a critic uses this setting",
+                    "Set loss.advantage = 'gae', or leave it out",
                 )
         return
     if reward.kl and loss.kl_coef:
-        yield (
-            f"reward.kl = {reward.kl:g} with loss.kl_coef = {loss.kl_coef:g}: the same KL would count twice. "
-            "Set loss.kl_coef = 0, as PPO does, or leave reward.kl out"
+        yield Refusal(
+            {"reward.kl": reward.kl, "loss.kl_coef": loss.kl_coef},
+            "the same KL would count twice",
+            "Set loss.kl_coef = 0, as PPO does, or leave reward.kl out",
         )
     if loss.penalty.name in ("llds", "sapo", "nll") and getattr(loss.penalty, "preserve", "") != "all":
         other = "" if loss.penalty.name == "nll" else ", or loss.penalty.preserve = 'all'"
-        yield (
-            f"loss.penalty.name = {loss.penalty.name!r} with loss.advantage = 'gae': the penalty preserves rollouts "
-            "by their group-relative advantage, but a critic gives each token its own advantage. Set "
-            f"loss.penalty.name = 'none'{other}"
+        yield Refusal(
+            {"loss.penalty.name": loss.penalty.name, "loss.advantage": "gae"},
+            "the penalty preserves rollouts by their group-relative advantage, but a critic gives each token its own "
+            "advantage",
+            f"Set loss.penalty.name = 'none'{other}",
         )
     if loss.baseline != "mean":
-        yield (
-            f"loss.baseline = {as_toml(loss.baseline)} with loss.advantage = 'gae': it weights the rollouts of a "
-            "group, but a critic gives each token its own advantage. Leave it out, or set loss.advantage = 'grpo'"
+        yield Refusal(
+            {"loss.baseline": loss.baseline, "loss.advantage": "gae"},
+            "it weights the rollouts of a group, but a critic gives each token its own advantage",
+            "Leave it out, or set loss.advantage = 'grpo'",
         )
 
 
-def _no_tool_template(config: Config) -> Iterator[str]:
+def _no_tool_template(config: Config) -> Iterator[Refusal]:
     """A model that cannot have a chat template with tools."""
     if config.protocol.preset != "tools":
         return
     if config.model.is_tiny:
-        yield (
-            "protocol.preset = 'tools' with model.path = 'tiny': the tiny model knows the words of its own tags alone. "
-            "Set model.path to a model whose chat template has tools, or protocol.preset = 'clean'"
+        yield Refusal(
+            {"protocol.preset": "tools", "model.path": "tiny"},
+            "the tiny model knows the words of its own tags alone",
+            "Set model.path to a model whose chat template has tools, or protocol.preset = 'clean'",
         )
     elif config.model.chat_template == "none":
-        yield (
-            "protocol.preset = 'tools' with model.chat_template = 'none': the chat template says how tools are called. "
-            "Set model.chat_template = 'auto', or protocol.preset = 'clean'"
+        yield Refusal(
+            {"protocol.preset": "tools", "model.chat_template": "none"},
+            "the chat template says how tools are called",
+            "Set model.chat_template = 'auto', or protocol.preset = 'clean'",
         )
 
 
-def _unused(config: Config) -> Iterator[str]:
+def _unused(config: Config) -> Iterator[tuple[str, Any]]:
     """Changed settings, with their values, of sections that the recipe does not use."""
     for name in sorted(config.unused() - {"critic"}):
         default = setting_values(type(config).model_fields[name].default, f"{name}.")
         for dotted, value in setting_values(getattr(config, name), f"{name}.").items():
             if value != default[dotted]:
-                yield f"{dotted} = {as_toml(value)}"
+                yield dotted, value
 
 
-def _compares_with_sampler(config: Config) -> Iterator[str]:
-    where, methods = "loss.old_policy = 'sampler'", config.loss.methods
+def _compares_with_sampler(config: Config) -> Iterator[Refusal]:
+    where: dict[str, Any] = {"loss.old_policy": "sampler"}
+    methods = config.loss.methods
     if config.loss.old_policy == "recomputed":
         return
     if not config.sampler_differs:
-        yield (
-            f"{where} with train.staleness = 0: rollouts come from the weights before the update, so both old policies "
-            "are the same. Set train.staleness to 1 or more, or leave loss.old_policy out"
+        yield Refusal(
+            where | {"train.staleness": 0},
+            "rollouts come from the weights before the update, so both old policies are the same",
+            "Set train.staleness to 1 or more, or leave loss.old_policy out",
         )
     if config.sampling.mask_logprobs:
-        yield (
-            f"{where} with sampling.mask_logprobs = true: the sampler's log-probs are over the whole vocabulary, but "
-            "this loss is not. Set sampling.mask_logprobs = false"
+        yield Refusal(
+            where | {"sampling.mask_logprobs": True},
+            "the sampler's log-probs are over the whole vocabulary, but this loss is not",
+            "Set sampling.mask_logprobs = false",
         )
     for method in (methods.sampler_weights, methods.score_centering):
         if method.on:
-            yield (
-                f"{where} with {method.table()}.on = true: the ratio then is to the sampler, and has the whole "
-                "correction in it. Leave one of them out"
+            yield Refusal(
+                where | {f"{method.table()}.on": True},
+                "the ratio then is to the sampler, and has the whole correction in it",
+                "Leave one of them out",
             )
 
 
-def inert_penalty(config: Config, penalty: Penalty) -> Iterator[str]:
-    """A sentence if the penalty is always zero in this schedule."""
+def inert_penalty(config: Config, penalty: Penalty) -> Iterator[Refusal]:
+    """A refusal if the penalty is always zero in this schedule."""
     train = config.train
     other = train.anchor_every or config.loss.old_policy == "sampler"
     if train.optimizer_steps_per_rollout == 1 and not other and not penalty.acts_without_drift:
-        yield (
-            f"loss.penalty.name = {config.loss.penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the "
-            "first optimizer step of a rollout batch, the policy equals the old policy, so this penalty is always "
-            "zero. Set train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or train.anchor_every = "
-            "1, which compares with the policy of the batch before, or loss.penalty.name = 'none'"
+        yield Refusal(
+            {"loss.penalty.name": config.loss.penalty.name, "train.optimizer_steps_per_rollout": 1},
+            "on the first optimizer step of a rollout batch, the policy equals the old policy, so this penalty is "
+            "always zero",
+            "Set train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or train.anchor_every = 1, which "
+            "compares with the policy of the batch before, or loss.penalty.name = 'none'",
         )

@@ -190,13 +190,15 @@ def _drop(data: dict[str, Any], *names: str) -> None:
 def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:
     """`data` as a `Config`. Raises one `ConfigError` for all problems, unknown names with the nearest match.
 
-    `where` is the file they are in; settings in `overridden` came from the command line, and errors show them as such.
+    `where` is the file they are in; settings in `overridden` came from the command line, and errors show them as such:
+    what none of its own settings caused is not blamed on the file.
     """
     try:
         return Config.model_validate(dict(data))
     except ValidationError as error:
-        problems = explain(error.errors(include_url=False), Config, dict.fromkeys(overridden, "--"))
-    raise_all("these settings cannot work", problems, where=where)
+        problems = explain(error.errors(include_url=False), Config, overridden)
+    typed = all(any(f"--{name}" in problem for name in overridden) for problem in problems)
+    raise_all("these settings cannot work", problems, where="" if typed else where)
     raise AssertionError("pydantic refused it without a reason")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.base.section import as_toml, setting_values
+from holdfast.base.section import Refusal, setting_values
 from holdfast.methods.registry import Method, Need
 
 if TYPE_CHECKING:
@@ -125,11 +125,11 @@ NEEDS: Mapping[Need, Callable[[Config, Method], Missing | None]] = {  # "sampler
 }
 
 
-def unmet_needs(config: Config) -> Iterator[str]:
-    """A sentence for each need of a method that the recipe does not meet."""
+def unmet_needs(config: Config) -> Iterator[Refusal]:
+    """A refusal for each need of a method that the recipe does not meet."""
     for method in config.loss.methods.used:
         for need in sorted(method.needs):
             if need in NEEDS and (missing := NEEDS[need](config, method)) is not None:
                 setting, why, instead = missing
-                value = as_toml(setting_values(config)[setting])
-                yield f"[{method.table()}] with {setting} = {value}: {why}. {instead}, or leave the method out"
+                values = {f"{method.table()}.on": True, setting: setting_values(config)[setting]}
+                yield Refusal(values, why, f"{instead}, or leave the method out")

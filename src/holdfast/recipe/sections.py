@@ -14,7 +14,7 @@ from holdfast.agent.rewards import JUDGE
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
 from holdfast.base.importing import is_import_path
-from holdfast.base.section import Section, as_toml
+from holdfast.base.section import Refusal, Section
 from holdfast.diagnose.codes import chosen
 from holdfast.methods.penalties import LLDS, AnyPenalty
 from holdfast.methods.registry import Methods
@@ -48,7 +48,7 @@ class Run(Section):
     max_failed_fraction: float = Field(0.5, gt=0, le=1)
     """Stop the run if more than this fraction of a step's rollouts fails for reasons outside the policy."""
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal | str]:
         name = self.name
         if not name[:1].isalnum() or any(category(c)[0] not in "LMN" and c not in NAME_SIGNS for c in name):
             yield (
@@ -103,7 +103,7 @@ class Retrieval(Section):
     cache_size: int = Field(100_000, ge=0)
     """Number of queries in the LRU cache."""
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal | str]:
         if unknown := sorted(set(self.fields) - set(PASSAGE_FIELDS)):
             yield f"retrieval.fields has {unknown[0]!r}, but a passage has {', '.join(PASSAGE_FIELDS)}; leave it out"
         if self.url is None:
@@ -117,9 +117,10 @@ class Retrieval(Section):
             yield f"retrieval.url: {error}"
         for key, value in (("corpus", self.corpus), ("index", self.index)):
             if value is not None:
-                yield (
-                    f"retrieval.url and retrieval.{key} = {value!r} are both set, but the server searches its own "
-                    "passages. Leave out the one you do not want"
+                yield Refusal(
+                    {"retrieval.url": self.url, f"retrieval.{key}": value},
+                    "the server searches its own passages",
+                    "Leave out the one you do not want",
                 )
 
 
@@ -175,16 +176,18 @@ class Protocol(Section):
         """Most tokens the model may write in a rollout: the constant of `seq-mean-token-sum-norm`."""
         return self.max_turns * self.max_turn_tokens
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal | str]:
         if self.preset == "r1" and self.max_turns != 1:
-            yield (
-                f"protocol.preset = 'r1' with protocol.max_turns = {self.max_turns}: without search, a rollout has "
-                "one turn. Set protocol.max_turns = 1"
+            yield Refusal(
+                {"protocol.preset": "r1", "protocol.max_turns": self.max_turns},
+                "without search, a rollout has one turn",
+                "Set protocol.max_turns = 1",
             )
         if self.tools is not None and self.preset != "tools":
-            yield (
-                f"protocol.tools = {as_toml(self.tools)} with protocol.preset = {self.preset!r}: a protocol of tags "
-                "has no tools. Set protocol.preset = 'tools', or leave protocol.tools out"
+            yield Refusal(
+                {"protocol.tools": self.tools, "protocol.preset": self.preset},
+                "a protocol of tags has no tools",
+                "Set protocol.preset = 'tools', or leave protocol.tools out",
             )
         if self.tools is not None and (problem := problem_of(self.tools)):
             yield f"protocol.{problem}"
@@ -239,7 +242,7 @@ class Reward(Section):
         parts = {name: getattr(self, name) for name in ("em", "f1", "format", "retrieval", "thrift")}
         return parts | self.custom | ({JUDGE: self.judge.weight} if self.judge.weight else {})
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal | str]:
         for path in self.custom:
             if not is_import_path(path):
                 yield (
@@ -292,26 +295,30 @@ class Loss(Section):
     methods: Methods = Methods()
     """Other methods against collapse, each switched on by its table (docs/reference/methods.md)."""
 
-    def problems(self) -> Iterator[str]:
-        where = f"with loss.surrogate = {self.surrogate!r}"
+    def refusals(self) -> Iterator[Refusal | str]:
+        surrogate = {"loss.surrogate": self.surrogate}
         if self.surrogate != "clip" and self.dual_clip is not None:
-            yield f"loss.dual_clip = {self.dual_clip} {where}: only PPO's clip has a second bound. Leave it out"
+            yield Refusal(
+                {"loss.dual_clip": self.dual_clip, **surrogate}, "only PPO's clip has a second bound", "Leave it out"
+            )
         if self.surrogate != "clip" and self.ratio != "token":
-            yield (
-                f"loss.ratio = {self.ratio!r} {where}: this surrogate uses the ratio of single tokens. Leave "
-                "loss.ratio at 'token'"
+            yield Refusal(
+                {"loss.ratio": self.ratio, **surrogate},
+                "this surrogate uses the ratio of single tokens",
+                "Leave loss.ratio at 'token'",
             )
         for key, bound in (("clip_low", self.clip_low), ("clip_high", self.clip_high)):
             if self.surrogate == "dppo" and bound >= 1:
-                yield (
-                    f"loss.{key} = {bound:g} {where}: a probability cannot change by 1 or more, so no token would be "
-                    f"left out. Set loss.{key} below 1, for example 0.2"
+                yield Refusal(
+                    {f"loss.{key}": bound, **surrogate},
+                    "a probability cannot change by 1 or more, so no token would be left out",
+                    f"Set loss.{key} below 1, for example 0.2",
                 )
         if self.baseline == "length" and self.advantage == "reinforce":
-            yield (
-                "loss.baseline = 'length' with loss.advantage = 'reinforce': this advantage is the reward itself, "
-                "without a baseline. Set loss.advantage = 'dr_grpo', which makes it OPO, or leave loss.baseline at "
-                "'mean'"
+            yield Refusal(
+                {"loss.baseline": "length", "loss.advantage": "reinforce"},
+                "this advantage is the reward itself, without a baseline",
+                "Set loss.advantage = 'dr_grpo', which makes it OPO, or leave loss.baseline at 'mean'",
             )
 
 
@@ -429,7 +436,7 @@ class Guard(Section):
         listed = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
         return ",".join(value) if listed else value
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal | str]:
         try:
             chosen(self.codes, where="guard.codes")
         except ConfigError as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from holdfast.agent.calling import tools_named
 from holdfast.agent.rewards import part
 from holdfast.base.errors import ConfigError, raise_all
+from holdfast.base.section import sentence
 from holdfast.recipe.config import Config, inert_penalty
 
 
@@ -30,7 +31,7 @@ def code_errors(config: Config) -> Iterator[str]:
     try:
         penalty = config.loss.penalty.term
         if penalty is not None and penalty is not config.loss.penalty:
-            yield from inert_penalty(config, penalty)
+            yield from map(sentence, inert_penalty(config, penalty))
     except ConfigError as error:
         yield str(error)
     for setting, load, paths in (

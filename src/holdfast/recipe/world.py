@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from holdfast.base.section import Section
+from holdfast.base.section import Refusal, Section
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 
@@ -22,11 +22,12 @@ class TinyModel(Section):
     heads: int = Field(4, ge=1)
     """Attention heads of the tiny model."""
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal | str]:
         if self.hidden % (2 * self.heads):
-            yield (
-                f"world.model.hidden = {self.hidden} with world.model.heads = {self.heads}: each head needs an even "
-                f"share of the width. Set world.model.hidden to a multiple of {2 * self.heads}"
+            yield Refusal(
+                {"world.model.hidden": self.hidden, "world.model.heads": self.heads},
+                "each head needs an even share of the width",
+                f"Set world.model.hidden to a multiple of {2 * self.heads}",
             )
 
 
@@ -84,7 +85,7 @@ class World(Section):
     scripts: Scripts = Scripts()
     """Scripted demonstrations for the warm start."""
 
-    def problems(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[Refusal | str]:
         for key, (shortest, longest) in (("filler_length", self.filler_length), ("ramble_length", self.ramble_length)):
             if not 1 <= shortest <= longest:
                 yield (
