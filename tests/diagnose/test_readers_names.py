@@ -203,10 +203,11 @@ def test_the_host_by_its_names(names: list[str], host: str) -> None:
 
 def rows_of(table: tuple[Name, ...]) -> str:
     """A table of names in Markdown, as docs/reference/logs.md has it."""
-    lines = ["| its name | ours | |\n|---|---|---|\n"]
+    differ = any(name.differs for name in table)  # a column only where it says something
+    lines = ["| its name | ours | |\n|---|---|---|\n" if differ else "| its name | ours |\n|---|---|\n"]
     for name in table:
         ours = f"`{name.ours}`" + (f" = {name.change}" if name.change != "x" else "")
-        lines.append(f"| `{name.host}` | {ours} | {name.differs} |\n")
+        lines.append(f"| `{name.host}` | {ours} | {name.differs} |\n" if differ else f"| `{name.host}` | {ours} |\n")
     return "".join(lines)
 
 

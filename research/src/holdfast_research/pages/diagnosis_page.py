@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import getitem
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from holdfast_research import readings
@@ -107,7 +108,16 @@ def take(name: str, path: Path) -> Path:
 def page(text: str, kept: Mapping[str, Reading]) -> str:
     """The page with its tables, from readings by name."""
     tables = {name: f"{_TABLES[name](reading)}\n\n{_how(reading)}" for name, reading in kept.items()}
-    return filled(text, {"in_short": in_short(kept), **tables})
+    return filled(text, {name: short(made) for name, made in {"in_short": in_short(kept), **tables}.items()})
+
+
+def short(text: str) -> str:
+    """Shares as a table has room for them.
+
+    >>> short("| 1 of 4, 0.25 (0.05 to 0.70) |")
+    '| 1/4 (0.05–0.70) |'
+    """
+    return re.sub(r"(\d+) of (\d+), [\d.]+ \(([\d.]+) to ([\d.]+)\)", r"\1/\2 (\3–\4)", text)
 
 
 def _how(reading: Reading) -> str:
@@ -179,14 +189,20 @@ def _healthy_set(reading: Reading) -> str:
 
 
 def _null(reading: Reading) -> str:
-    codes = ", ".join(f"`{code}` {count}" for code, count in reading["findings by code"].items()) or "none"
-    counted = f"In all {reading['runs']} runs {reading['all']:g} findings per run; by code: {codes}."
-    return f"{table(reading['findings per run'])}\n\n{counted}"
+    """Findings per run at the lengths between, by kind; the file of the reading has every length and code."""
+    rows = {}
+    for kind, by_length in reading["findings per run"].items():
+        worst = max(by_length, key=by_length.__getitem__)
+        rows[kind] = {
+            "mean over the lengths": f"{mean(by_length.values()):.3f}",
+            "worst length": f"{by_length[worst]:g} ({worst})",
+        }
+    return f"{table(rows)}\n\nIn all {reading['runs']} runs {reading['all']:g} findings per run."
 
 
 def _own(reading: Reading) -> str:
     pooled = {name: numbers for name, numbers in reading["pooled"].items() if name.endswith("left out")}
-    rows = next(iter(pooled.values()))
+    rows = [name for name in next(iter(pooled.values())) if "of faulty runs with" not in name]
     return table({row: {name: numbers[row] for name, numbers in pooled.items()} for row in rows})
 
 
@@ -195,6 +211,10 @@ def _head_to_head(reading: Reading) -> str:
     for name, set_name in _SETS.items():
         for who, numbers in _brief(reading["sets"].get(name, {})).items():
             rows.setdefault(who, {})[set_name] = numbers
+    for tool in {who.partition(", ")[0] for who in rows}:
+        ways = [who for who in rows if who.startswith(f"{tool}, ")]
+        if len(ways) == 2 and rows[ways[0]] == rows[ways[1]]:
+            rows = {f"{tool}, both ways" if who == ways[0] else who: rows[who] for who in rows if who != ways[1]}
     versions = "; ".join(f"{tool} {version}" for tool, version in reading["versions"].items())
     return f"{table(rows)}\n\nVersions: {versions}."
 
@@ -212,7 +232,8 @@ def _brief(tools: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _history(reading: Reading) -> str:
-    return "\n\n".join(table(reading[part]) for part in ("readings", "fourth", "sets"))
+    """How often each set was read, and what the first blind set said each time; the file has the earlier sets."""
+    return "\n\n".join(table(reading[part]) for part in ("readings", "fourth"))
 
 
 _SETS = {
