@@ -70,12 +70,13 @@ def answer(code: str, logs: Callable[[str], bool]) -> str:
 
 
 def decidable() -> str:
-    """What a log can decide: a row for each code."""
+    """What a log can decide: a row for each code that not every log decides in full."""
+    answers = {code: [answer(code, logs) for logs in COLUMNS.values()] for code in RULES}
+    links = {code: f"[{code}](#{_anchor(code)})" for code in RULES}
+    always = [links[code] for code, found in answers.items() if set(found) == {"yes"}]
     rows = [f"| code | {' | '.join(COLUMNS)} |", "|---|" + "---|" * len(COLUMNS)]
-    for code in RULES:
-        answers = [answer(code, logs) for logs in COLUMNS.values()]
-        rows.append(f"| [{code}](#{_anchor(code)}) | {' | '.join(answers)} |")
-    return "\n".join(rows) + "\n"
+    rows += [f"| {links[code]} | {' | '.join(found)} |" for code, found in answers.items() if set(found) != {"yes"}]
+    return "\n".join([*rows, "", f"Every log of these decides {', '.join(always)}."]) + "\n"
 
 
 def _anchor(code: str) -> str:

@@ -151,27 +151,12 @@ def _ratio(number: str) -> float:
 
 def _public(reading: Reading) -> str:
     rows = {name: {"logs": value} for name, value in reading["counts"].items()}
-    outcomes: dict[str, dict[str, str]] = {}
-    for outcome in ("COLLAPSED", "DEGRADED", "UNSTABLE", "HEALTHY"):
-        some = [log for log in reading["logs"] if log["outcome"] == outcome and not log["empty"]]
-        if some:
-            firsts = [log["findings"][0].split("@")[0] for log in some if log["findings"]]
-            outcomes[outcome.lower()] = {
-                "logs": str(len(some)),
-                "with a finding": str(len(firsts)),
-                "first codes": ", ".join(f"{code} {firsts.count(code)}" for code in sorted(set(firsts))) or "none",
-            }
-    return table(rows) + "\n\n" + table(outcomes)
+    return table(rows)
 
 
 def _labelled(reading: Reading) -> str:
-    """The counts, and for each kind of run what came first."""
-    kinds: dict[str, dict[str, str]] = {}
-    for kind in dict.fromkeys(log["outcome"] for log in reading["logs"]):
-        some = [log for log in reading["logs"] if log["outcome"] == kind]
-        firsts = [log["findings"][0].split("@")[0] for log in some if log["findings"]]
-        kinds[kind] = {"logs": str(len(some)), "first codes": ", ".join(firsts) or "none"}
-    return table({name: {"logs": value} for name, value in reading["counts"].items()}) + "\n\n" + table(kinds)
+    """The counts; the file of the reading has what came first in each log."""
+    return table({name: {"logs": value} for name, value in reading["counts"].items()})
 
 
 def _set(reading: Reading) -> str:

@@ -1,5 +1,5 @@
-"""docs/reference/gallery.md: recorded runs, what `holdfast diagnose` prints about each, and a chart. The first of them
-also stands in docs/guide/diagnose.md.
+"""docs/reference/gallery.md: recorded runs, what `holdfast diagnose` prints about each, and a chart. What it prints
+about the first stands in docs/guide/diagnose.md.
 
     python -m holdfast_research.pages.gallery
 
@@ -57,6 +57,9 @@ RUNS = (
     Shown("A healthy run with a noisy reward", PRACTICE, "noisy-doubling", ("entropy/mean",), stock=True),
 )  # fmt: skip
 """In the order of the page."""
+GUIDES = (
+    "[Diagnose](../guide/diagnose.md#how-to-read-the-answer) has what the command prints, and explains it line by line."
+)
 
 
 def section(shown: Shown) -> str:
@@ -66,7 +69,7 @@ def section(shown: Shown) -> str:
 
 ![{shown.title}](../figures/{shown.figure.name})
 
-{output(shown)}
+{GUIDES if shown is RUNS[0] else output(shown)}
 """
 
 
