@@ -91,3 +91,31 @@ def test_demonstrations_of_a_recipe_over_its_own_passages(data: Data, sample: Pa
     assert "demonstrations of 33 questions, " in everything
     assert "\nLeft out: " in everything and " whose answer is in no passage that was found: " in everything
     data("demonstrate", recipe, "--out", file, "--train.stps", "5", code=2)
+
+
+def test_demonstrations_by_a_script_and_from_rollouts(
+    data: Data, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = Path("own.toml")
+    recipe.write_text(
+        f'[data]\ntrain = "{sample}"\n[retrieval]\ncorpus = "{sample.parent / "corpus.jsonl"}"\n'
+        '[model]\npath = "gpt2"\n'
+    )
+    rows = [json.loads(line) for line in sample.read_text(encoding="utf-8").splitlines()]
+    answers = {row["question"]: row["golden_answers"][0] for row in rows}
+    Path("own_script.py").write_text(
+        f"ANSWERS = {answers!r}\n\n\ndef solve(question):\n"
+        '    yield {"tool": "search", "arguments": {"query": question}}\n'
+        "    return ANSWERS[question]\n"
+    )
+    done = data("demonstrate", recipe, "--script", "own_script:solve", "--out", "a.jsonl", "--most", 5)
+    assert "own_script.py (--script)" in done.stderr and "a.jsonl: 5 demonstrations of 5 questions" in done.output
+    written = [json.loads(line) for line in Path("a.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert all(row["turns"][1]["text"] == f"<answer> {answers[row['question']]} </answer>" for row in written)
+
+    done = data("demonstrate", recipe, "--rollouts", "a.jsonl", "--out", "b.jsonl", "--most", 3)
+    assert "b.jsonl: 3 demonstrations of 5 questions" in done.output
+    assert "Left out: 2 whose answer is there often enough already: " in done.output
+    both = data("demonstrate", recipe, "--rollouts", "a.jsonl", "--script", "s:s", "--out", "c.jsonl", code=2)
+    assert "--script and --rollouts are two sources" in both.stderr

@@ -10,7 +10,7 @@ the prompt's example nor a passage can be mistaken for an action.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,16 @@ class ControlTags:
     def pairs(self) -> list[tuple[str, str]]:
         """Opening and closing tags."""
         return [(kind[0], kind[1]) for kind in (self.call, self.answer, self.thought) if len(kind) == 2]
+
+
+@dataclass(frozen=True, slots=True)
+class CallTurn:
+    """A turn of a demonstration that calls a tool, for a template to write."""
+
+    thought: str
+    """May be empty."""
+    tool: str
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +188,10 @@ class SearchProtocol:
         """Ids of a text of the model that came without ids: its control tags are tokens, all else is plain."""
         return encode(tokenizer, foreign(text, (*self.tags, *self.control_tags(tokenizer).call)))
 
-    def encode_turn(self, text: str, tokenizer: Tokenizer) -> list[int]:
-        """Ids of a turn of a demonstration, which is written with tags."""
-        return self.said(text, tokenizer)
+    def encode_turn(self, turn: str | CallTurn, tokenizer: Tokenizer) -> list[int]:
+        """Ids of a turn of a demonstration, which is written with tags, or is a call where the protocol has calls."""
+        assert isinstance(turn, str)
+        return self.said(turn, tokenizer)
 
     def encode_observation(self, text: str, tokenizer: Tokenizer, *, turn: Sequence[int] = ()) -> list[int]:
         """Ids of an observation's text, with tags, in the same pieces in a rollout and in a demonstration; `turn` as in

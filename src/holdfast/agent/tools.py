@@ -19,6 +19,7 @@ from holdfast.agent.protocol import (
     R1,
     SAPO,
     SEARCH_R1,
+    CallTurn,
     ControlTags,
     ParsedTurn,
     SearchProtocol,
@@ -207,26 +208,35 @@ class ToolProtocol(SearchProtocol):
         """See `SearchProtocol.said`."""
         return encode(tokenizer, foreign(text, (*self.tags, *self.format(tokenizer).tags)))
 
-    def encode_turn(self, text: str, tokenizer: Any) -> list[int]:
+    def encode_turn(self, turn: str | CallTurn, tokenizer: Any) -> list[int]:
         """See `SearchProtocol.encode_turn`: the tags become a call, or the message that answers."""
-        action, span = parse_turn(text, self)
         form, (opened, closed) = self.format(tokenizer), self.thought_tags
-        if span is not None:
-            assert isinstance(action, Search | Answer)
-            if isinstance(action, Search):
-                said = self.write_search(action.query, tokenizer)
-            else:
-                said = form.answer_opening + action.text
-            thought = text[: span[0]].strip()
-            if thought and form.header:
-                before, after = form.around_thought
-                text = f"{before}{thought.removeprefix(opened).removesuffix(closed).strip()}{after}{said}"
-            else:
-                text = f"{thought}\n{said}" if thought else said
+        if isinstance(turn, CallTurn):
+            action: Action | None = None
+            thought = f"{opened} {turn.thought} {closed}" if turn.thought else ""
+            text = self._message(thought, form.write(turn.tool, dict(turn.arguments)), form)
+        else:
+            action, span = parse_turn(turn, self)
+            text = turn
+            if span is not None:
+                assert isinstance(action, Search | Answer)
+                if isinstance(action, Search):
+                    said = self.write_search(action.query, tokenizer)
+                else:
+                    said = form.answer_opening + action.text
+                text = self._message(turn[: span[0]].strip(), said, form)
         if form.opens_thought:
             inside = text.removeprefix(opened)
             text = f"{closed}\n{text}" if inside == text else inside
         return [*self.said(text, tokenizer), self.turn_ends(tokenizer)[isinstance(action, Answer)]]
+
+    def _message(self, thought: str, said: str, form: CallFormat) -> str:
+        """A thought, perhaps empty, and a call or an answer."""
+        opened, closed = self.thought_tags
+        if thought and form.header:
+            before, after = form.around_thought
+            return f"{before}{thought.removeprefix(opened).removesuffix(closed).strip()}{after}{said}"
+        return f"{thought}\n{said}" if thought else said
 
     def encode_observation(self, text: str, tokenizer: Any, *, turn: Sequence[int] = ()) -> list[int]:
         """See `SearchProtocol.encode_observation`: passages without their tags, or the note."""

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.base.errors import ConfigError
+from holdfast.base.importing import place_of
 from holdfast.base.jsonl import Skips
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.recipes import read_recipe
@@ -18,9 +19,11 @@ from holdfast.cli.terminal import HELP_OPTIONS, err, out
 from holdfast.tasks.catalogue import FACTBOOK_SET, HUB, SAMPLE, SETS, TEST_SIZE, Form
 from holdfast.tasks.check import check_files, size_lines
 from holdfast.tasks.demonstrate import demonstrate as ask
+from holdfast.tasks.demonstrate_tools import demonstrate_by, demonstrations_in, script_named
 from holdfast.tasks.demonstrations import write_demonstrations
 from holdfast.tasks.files import file_type_of, iter_examples, write_examples
 from holdfast.tasks.opening import load_protocol, open_retrievers, open_tasks
+from holdfast.tasks.own_files import skipped_rows
 from holdfast.tasks.prepare import prepare as write
 from holdfast.tasks.prepare import sample_questions
 
@@ -122,25 +125,59 @@ def demonstrate(
     ],
     file: Annotated[Path, typer.Option("--out", metavar="FILE", help="JSONL file to write.")],
     most: Annotated[int, typer.Option("--most", min=1, metavar="N", help="Stop after so many.")] = 2000,
+    script: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="A generator function of yours that answers a question with the recipe's tools.",
+        ),
+    ] = None,
+    rollouts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Take the correct rollouts of another model from this file instead."),
+    ] = None,
+    per_question: Annotated[
+        int, typer.Option(min=1, metavar="N", help="With --rollouts: at most so many of each question.")
+    ] = 1,
 ) -> None:
-    """Write demonstrations of how to search your passages, for a warm start.
+    """Write demonstrations of how to search your passages and call your tools.
 
-    A model that does not search by itself learns it from these. A script asks
-    the training questions of a recipe. It answers where a passage that comes
-    back has a golden answer, if need be after a second search. It leaves the
-    other questions out, and says why.
+    A model that does not search by itself learns it from these, in a warm start.
+    A script asks the training questions of a recipe. It answers where a passage
+    that comes back has a golden answer, if need be after a second search. It
+    leaves the other questions out, and says why.
 
     [cyan]holdfast data demonstrate my.toml --out demonstrations.jsonl[/cyan]
 
-    Then set warm_start.data = "demonstrations.jsonl" and warm_start.steps.
+    With tools of your own, only you know when to call them. A script of yours
+    yields calls and gets their results (docs/guide/own-tools.md); the rollouts
+    that end with a golden answer are kept. So are those of a larger model, from
+    rows with the messages of OpenAI's API:
+
+    [cyan]holdfast data demonstrate my.toml --script my_script:solve --out calls.jsonl[/cyan]
+
+    [cyan]holdfast data demonstrate my.toml --rollouts large.jsonl --out calls.jsonl[/cyan]
+
+    Then set warm_start.data to the file, and warm_start.steps.
     """
+    if script and rollouts:
+        raise ConfigError("--script and --rollouts are two sources; give one of them")
     config, _ = read_recipe(recipe, ctx.meta["settings"])
-    tasks = open_tasks(config)
-    retriever = open_retrievers(config, tasks).train
-    made = ask(tasks.questions().train, retriever, load_protocol(config), seed=config.warm_start.seed, most=most)
+    tasks, protocol = open_tasks(config), load_protocol(config)
+    train, seed = tasks.questions().train, config.warm_start.seed
+    if rollouts is not None:
+        with skipped_rows(str(rollouts), "--rollouts", lambda note: err().print(f"note: {note}")) as on_skip:
+            made = demonstrations_in(rollouts, train, protocol, per_question=per_question, most=most, on_skip=on_skip)
+    else:
+        retriever = open_retrievers(config, tasks).train
+        if script is None:
+            made = ask(train, retriever, protocol, seed=seed, most=most)
+        else:
+            err().print(f"this command runs code: {place_of(script)} (--script)", soft_wrap=True)
+            made = demonstrate_by(script_named(script), train, retriever, protocol, seed=seed, most=most)
     write_demonstrations(file, made.some())
     twice = sum(len(turns) > 2 for _, turns in made.rows)
-    of = f"of {made.asked:,} questions, {twice:,} of them with a second search"
+    of = f"of {made.asked:,} questions, {twice:,} of them with a second search or call"
     out().print(f"{file}: {len(made.rows):,} demonstrations {of}", soft_wrap=True)
     for why, questions in made.left_out.items():
         some = " · ".join(questions[:3])

@@ -46,12 +46,18 @@ _FUNCTION_WORD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations:
-    """What a script made of questions."""
+    """What was made of questions."""
 
     rows: Sequence[Text]
     """(question, turns), in random order."""
     left_out: Mapping[str, Sequence[str]]
-    """What the answer is, such as `NOT_FOUND` -> the questions that were left out for it."""
+    """What the answer is or does, such as `NOT_FOUND` -> the questions that were left out for it."""
+
+    remedy: str = (
+        "Check that the passages are about them, or raise protocol.topk or protocol.max_observation_tokens. A search "
+        "and an answer need protocol.max_turns = 2"
+    )
+    """What to do if there are no rows."""
 
     @property
     def asked(self) -> int:
@@ -63,9 +69,8 @@ class Demonstrations:
         if not self.rows:
             reasons = "; ".join(f"of {len(questions):,} it {why}" for why, questions in self.left_out.items())
             raise DataError(
-                f"no search shows the answer to any of these {self.asked:,} questions, so there is nothing to "
-                f"demonstrate: {reasons}. Check that the passages are about them, or raise protocol.topk or "
-                "protocol.max_observation_tokens. A search and an answer need protocol.max_turns = 2"
+                f"none of these {self.asked:,} questions has a rollout that ends with its answer, so there is nothing "
+                f"to demonstrate: {reasons}. {self.remedy}"
             )
         return self.rows
 

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 
 from holdfast.agent.protocol import SearchProtocol
+from holdfast.agent.tools import ToolProtocol
+from holdfast.agent.trajectory import ToolResult
 from holdfast.base.errors import ModelError
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.support import give_back_memory
@@ -49,6 +51,9 @@ def encode_demonstration(
         turn_ids = protocol.encode_turn(text, tokenizer)
         if isinstance(observation, str):
             observation_ids = protocol.encode_observation(observation, tokenizer, turn=turn_ids)
+        elif isinstance(observation, ToolResult):
+            assert isinstance(protocol, ToolProtocol)
+            observation_ids = list(protocol.observe_result(observation, tokenizer, turn=turn_ids).token_ids)
         else:
             observation_ids = list(protocol.observe(observation, tokenizer, turn=turn_ids).token_ids)
         ids += turn_ids + observation_ids
