@@ -71,6 +71,19 @@ def test_what_fails(
     holdfast("diagnose", healthy, failing, *options, code=codes[0])
 
 
+def test_a_run_that_does_not_learn_fails_without_a_finding_too(holdfast: Holdfast, tmp_path: Path) -> None:
+    rewards = default_rng(0).normal(0.5, 0.05, 60)
+    flat = log_of(tmp_path / "flat" / "metrics.jsonl", [{"step": s, "reward/mean": r} for s, r in enumerate(rewards)])
+    for log, code, word in (
+        (flat, 1, "flat"),
+        (log_of(tmp_path / "few", [{"step": 1, "reward/mean": 1}]), 0, "cannot"),
+    ):
+        said = json.loads(holdfast("diagnose", log, "--json", code=code).stdout)
+        assert said["verdict"]["word"].startswith(word) and said["ok"] is (code == 0)
+        assert not any(finding["level"] == "finding" for finding in said["findings"])
+        holdfast("diagnose", log, "--fail-on", "never")
+
+
 # ---- the screen
 
 
@@ -201,6 +214,6 @@ def test_what_differs_as_json_and_markdown(holdfast: Holdfast, pair: tuple[str, 
 
 
 def test_a_run_does_not_differ_from_itself(holdfast: Holdfast, pair: tuple[str, str]) -> None:
-    said = holdfast("diagnose", "--diff", pair[0], pair[0]).stdout
+    said = holdfast("diagnose", "--diff", pair[0], pair[0], code=1).stdout  # both are flat
     assert "No difference beyond noise in the 3 series that both log." in said and "Settings" not in said
     assert "the logs have one" in holdfast("diagnose", "--diff", pair[0], code=2).output

@@ -38,7 +38,11 @@ def diagnose(
         bool, typer.Option("--json", help="Short for --format json: one object, or a list of them for several runs.")
     ] = False,
     fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="What makes the exit code 1: a finding, a note as well, or nothing.")
+        FailOn,
+        typer.Option(
+            "--fail-on",
+            help="What makes the exit code 1: a finding, or a verdict of flat, fell or broken; a note too; or nothing.",
+        ),
     ] = "finding",
     diff: Annotated[
         bool, typer.Option("--diff", help="Of two runs: which settings differ, and which series differ first.")
@@ -92,8 +96,10 @@ def diagnose(
     Begins with a verdict: learns, flat, fell, broken, or cannot tell. Of a run
     that does not learn it says why, the likeliest reason first.
 
-    Exit codes: 0 no findings, 1 findings (see --fail-on), 2 the log cannot be
-    read. What explains a flat run is a finding there.
+    Exit codes: 0 the run learns or it is too early to tell, without findings;
+    1 the run is flat, fell or is broken, or there are findings; 2 the log cannot
+    be read. --fail-on note counts notes too; --fail-on never is for a CI job that
+    only reports.
     """
     if explain is not None:
         _explain(explain)
@@ -110,7 +116,7 @@ def diagnose(
     if page is not None:
         _write_page(page, runs)
         (out() if form == "text" else err()).print(f"Wrote {page}", soft_wrap=True)
-    if fail_on != "never" and any(one.findings or (one.notes and fail_on == "note") for _, one, *_ in runs):
+    if fail_on != "never" and any(not one.is_ok or (one.notes and fail_on == "note") for _, one, *_ in runs):
         raise typer.Exit(1)
 
 

@@ -89,7 +89,7 @@ def watch(
 
     Ends when the pipe ends, when a run of holdfast is finished, or with Ctrl-C.
 
-    Exit codes: 0 no findings, 1 findings, 2 the log cannot be read.
+    Exit codes: as for [cyan]holdfast diagnose[/cyan]; a finding that has passed counts.
     """
     if source is None and stdin().isatty():
         raise ConfigError("no log is given", hint=f"python train.py 2>&1 | {program()} watch -")
@@ -98,11 +98,11 @@ def watch(
     live = None if page is None else LivePage(page, source)
     follow = _watch_pipe if is_stream(source) else _watch_log
     try:
-        has_findings = follow(source, every, on_finding, live, given_names(name))
+        is_ok = follow(source, every, on_finding, live, given_names(name))
     finally:
         if live is not None:
             live.finish()
-    if has_findings:
+    if not is_ok:
         raise typer.Exit(1)
 
 
@@ -110,8 +110,8 @@ def watch(
 
 
 def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage | None, given: Given) -> bool:
-    """Follow a file, a folder or a service until Ctrl-C, or the end of a run of holdfast. Returns whether there are
-    findings."""
+    """Follow a file, a folder or a service until Ctrl-C, or the end of a run of holdfast. Returns whether all
+    is well."""
     from holdfast.cli.console import open_console
     from holdfast.diagnose.readers import read_logs
 
@@ -140,9 +140,9 @@ def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage 
             waiting = reason
             if not finished:
                 sleep(max(pause, _REST * (perf_counter() - began)))
-    if follower.has_findings:
+    if not follower.is_ok:
         console.print(f"To read more: {program()} diagnose {path or source}", soft_wrap=True)
-    return follower.has_findings
+    return follower.is_ok
 
 
 def _size(path: Path | None) -> tuple[int, int] | None:
@@ -172,8 +172,8 @@ class Follower:
         self._step: int | None = None
         self._name = ""
         self._known: set[tuple[str, int]] = set()  # code, and the step from which on it is certain
-        self.has_findings = False
-        """Whether there was a finding."""
+        self.is_ok = True
+        """Whether there was no finding, and the run is neither flat nor broken, nor did it fall."""
 
     @property
     def has_begun(self) -> bool:
@@ -194,12 +194,13 @@ class Follower:
         for step in new:
             self._listener.step(StepResult(step=step, metrics=_metrics_at(log, step)))
         diagnosis = diagnose(log)
+        self.is_ok = diagnosis.is_ok and not self._known
         if self._live is not None and new:
             self._live.show(log, diagnosis)
         for finding in diagnosis.findings:
             if not finding.by_verdict and (finding.code, finding.certain) not in self._known:
                 self._known.add((finding.code, finding.certain))
-                self.has_findings = True
+                self.is_ok = False
                 self._listener.finding(finding)
                 self._on_finding(finding, log)
 
@@ -237,7 +238,7 @@ def _metrics_at(log: Log, step: int) -> dict[str, float]:
 
 
 def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage | None, given: Given) -> bool:
-    """Pass a pipe on until it ends, and report what its log shows. Returns whether there are findings."""
+    """Pass a pipe on until it ends, and report what its log shows. Returns whether all is well."""
     from holdfast.diagnose.diagnose import diagnose
 
     # Opened here, where a pipe that cannot be read is an error at once.
@@ -264,7 +265,7 @@ def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage
     for log in logs:
         err().print()
         show(err(), log, diagnose(log), verbose=False)
-    return follower.has_findings
+    return follower.is_ok
 
 
 def _still_runs(process: subprocess.Popen[bytes], seconds: float) -> bool:

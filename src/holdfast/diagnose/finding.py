@@ -103,6 +103,11 @@ class Diagnosis:
     texts: tuple[TextFinding, ...] = ()
     """What the texts of rollouts show, where they are at hand. They are notes: no code, no exit code."""
 
+    @property
+    def is_ok(self) -> bool:
+        """Whether nothing is found, and the verdict is neither flat nor broken nor fell. The exit code follows it."""
+        return not self.findings and self.verdict.word in ("learns", "cannot tell")
+
 
 def write_findings(folder: Path, log: Log, diagnosis: Diagnosis) -> None:
     """Write `findings.json` into a folder, whole."""
@@ -118,6 +123,7 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
         "name": log.name,
         "steps": log.last_step,
         "verdict": asdict(diagnosis.verdict) | {"reasons": [asdict(one) for one in diagnosis.verdict.reasons]},
+        "ok": diagnosis.is_ok,
         "fall_began": None if course.fall is None else course.fall.began,
         "fall_step": None if course.fall is None else course.fall.step,
         "peak_step": None if course.fall is None else course.fall.peak_step,
