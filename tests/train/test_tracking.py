@@ -11,8 +11,8 @@ from unittest.mock import MagicMock, call
 import pytest
 
 from holdfast.base.errors import DataError
+from holdfast.diagnose import follow
 from holdfast.recipe import load
-from holdfast.train import live_report
 from holdfast.train.listener import Displacement, Listener, StepResult
 from holdfast.train.live_report import SHARE, LiveReport
 from holdfast.train.tracking import MetricsFile, TrajectoryFiles, WandB, forget_trajectories_after, open_trackers
@@ -158,11 +158,11 @@ def run_dir(tmp_path: Path) -> Path:
 def test_it_takes_a_hundredth_of_the_time(run_dir: Path, monkeypatch: pytest.MonkeyPatch, cost: float) -> None:
     clock, spent = Clock(), []
 
-    def slow(_: Path, live: bool) -> None:
+    def slow(*_: Any, live: bool) -> None:
         clock.now += cost
         spent.append(cost)
 
-    monkeypatch.setattr(live_report, "_write", slow)
+    monkeypatch.setattr(follow, "write_report", slow)
     report = LiveReport(run_dir, pytest.fail, clock)
     shares = []
     for _ in range(20_000):
@@ -185,10 +185,10 @@ def test_it_is_live_until_the_run_ends(run_dir: Path) -> None:
 
 
 def test_what_goes_wrong_is_said_once(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: Path, live: bool) -> None:
+    def broken(*_: Any, live: bool) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(live_report, "_write", broken)
+    monkeypatch.setattr(follow, "write_report", broken)
     said: list[str] = []
     report = LiveReport(run_dir, said.append)
     report.write(live=True)

@@ -11,32 +11,34 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter, sleep
-from typing import TYPE_CHECKING, Annotated
+from time import sleep
+from typing import Annotated
 
 import typer
 
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.run_folder import is_finished, is_run
+from holdfast.cli.console import open_console
 from holdfast.cli.findings import show
 from holdfast.cli.sources import STDIN, NameOption, check_page, given_names, is_stream, path_of, stdin
 from holdfast.cli.terminal import err, is_live, out, program
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.finding import Diagnosis, Finding, finding_json, to_text
+from holdfast.diagnose.follow import KeptPage, News, Pace
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.readers import read_logs
 from holdfast.train.listener import Listener, StepResult
-
-if TYPE_CHECKING:
-    from holdfast.diagnose.finding import Diagnosis, Finding
-    from holdfast.diagnose.log import Log
 
 _ROWS = 12
 """Rows of a live table that are shown at the start; plain lines start with the last row."""
-_REST = 20
-"""Reading a log takes at most one part in this many of the time, however long the log is."""
+_SHARE = 0.05
+"""Largest fraction of the time that reading a log takes."""
 _SERVICE = 30.0
 """Fewest seconds between two requests to a service."""
 _COMMAND_SECONDS = 60.0
 """Seconds that the command of --exec may take."""
 
-OnFinding = Callable[["Finding", "Log"], None]
+OnFinding = Callable[[Finding, Log], None]
 Given = Mapping[str, str]
 """What `--name` gives: ours -> the log's."""
 
@@ -112,23 +114,21 @@ def watch(
 def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage | None, given: Given) -> bool:
     """Follow a file, a folder or a service until Ctrl-C, or the end of a run of holdfast. Returns whether all
     is well."""
-    from holdfast.cli.console import open_console
-    from holdfast.diagnose.readers import read_logs
-
     path = path_of(source)
     pause = every if path else max(every, _SERVICE)
     console = out()
     with open_console(console, path or source) as listener, suppress(KeyboardInterrupt):
         rows, in_folder = _ROWS if is_live(console) else 1, path is None or path.is_dir()
         follower = Follower(listener, on_finding, rows=rows, several=in_folder, live=live)
-        waiting, seen = "", None
+        pace, waiting, seen = Pace(_SHARE), "", None
         finished = False
         while not finished:
             finished = path is not None and is_run(path) and is_finished(path)
-            began, size = perf_counter(), _size(path)
+            size = _size(path)
             try:
                 if size is None or size != seen:
-                    follower.take(read_logs(path or source, given))
+                    with pace.working():
+                        follower.take(read_logs(path or source, given))
                     seen = size
                 reason = "" if follower.has_begun else "there is no row yet"
             except DataError as error:
@@ -139,7 +139,7 @@ def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage 
                 listener.note(f"{reason}; waiting")
             waiting = reason
             if not finished:
-                sleep(max(pause, _REST * (perf_counter() - began)))
+                sleep(max(pause, pace.seconds_left))
     if not follower.is_ok:
         console.print(f"To read more: {program()} diagnose {path or source}", soft_wrap=True)
     return follower.is_ok
@@ -171,7 +171,7 @@ class Follower:
         self._rows, self._several, self._live = rows, several, live
         self._step: int | None = None
         self._name = ""
-        self._known: set[tuple[str, int]] = set()  # code, and the step from which on it is certain
+        self._news, self._has_findings = News(), False
         self.is_ok = True
         """Whether there was no finding, and the run is neither flat nor broken, nor did it fall."""
 
@@ -182,27 +182,23 @@ class Follower:
 
     def take(self, logs: tuple[Log, ...]) -> None:
         """Pass on what is new in the log, as it was read. Raises `ConfigError` for several runs."""
-        from holdfast.diagnose.diagnose import diagnose
-
         log = self._run_of(logs)
         if not len(log.steps):
             return
         if log.name != self._name:
-            self._name, self._step, self._known = log.name, None, set()
+            self._name, self._step, self._news = log.name, None, News()
         new = self._new_steps([int(step) for step in log.steps], log)
         self._step = log.last_step
         for step in new:
             self._listener.step(StepResult(step=step, metrics=_metrics_at(log, step)))
         diagnosis = diagnose(log)
-        self.is_ok = diagnosis.is_ok and not self._known
         if self._live is not None and new:
             self._live.show(log, diagnosis)
-        for finding in diagnosis.findings:
-            if not finding.by_verdict and (finding.code, finding.certain) not in self._known:
-                self._known.add((finding.code, finding.certain))
-                self.is_ok = False
-                self._listener.finding(finding)
-                self._on_finding(finding, log)
+        for finding in self._news.of(diagnosis.findings):
+            self._has_findings = True
+            self._listener.finding(finding)
+            self._on_finding(finding, log)
+        self.is_ok = diagnosis.is_ok and not self._has_findings
 
     def _new_steps(self, steps: list[int], log: Log) -> list[int]:
         if self._step is None:
@@ -211,7 +207,7 @@ class Follower:
             return steps[-self._rows :]
         if steps[-1] < self._step:
             self._listener.note(f"the log went back from step {self._step} to step {steps[-1]}")
-            self._known = {(code, step) for code, step in self._known if step <= steps[-1]}
+            self._news.forget_from(steps[-1] + 1)
             return steps[-1:]
         return steps[bisect_right(steps, self._step) :]
 
@@ -239,8 +235,6 @@ def _metrics_at(log: Log, step: int) -> dict[str, float]:
 
 def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage | None, given: Given) -> bool:
     """Pass a pipe on until it ends, and report what its log shows. Returns whether all is well."""
-    from holdfast.diagnose.diagnose import diagnose
-
     # Opened here, where a pipe that cannot be read is an error at once.
     with nullcontext(stdin()) if source == STDIN else open(source, "rb") as stream, TemporaryDirectory() as folder:
         path = Path(folder) / "pipe"  # a file, because a log is read more than once
@@ -250,14 +244,14 @@ def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage
         before = signal.signal(signal.SIGINT, lambda *_: None)
         try:
             tee = subprocess.Popen(["tee", "-i", path], stdin=stream, restore_signals=False)
-            pause, seen = every, _size(path)
+            pace, seen = Pace(_SHARE), _size(path)
             follower = Follower(_Alarms(), on_finding, live=live)
-            while _still_runs(tee, pause):
-                began, size = perf_counter(), _size(path)
+            while _still_runs(tee, max(every, pace.seconds_left)):
+                size = _size(path)
                 if size != seen:
-                    with suppress(DataError):  # nothing to read yet
+                    with pace.working(), suppress(DataError):  # nothing to read yet
                         follower.take(_read_piped(path, given))
-                    pause, seen = max(every, _REST * (perf_counter() - began)), size
+                    seen = size
             logs = _read_piped(path, given)
         finally:
             signal.signal(signal.SIGINT, before)
@@ -279,8 +273,6 @@ def _still_runs(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 def _read_piped(path: Path, given: Given) -> tuple[Log, ...]:
     """The logs in what came through the pipe so far. Errors name the pipe, not the file."""
-    from holdfast.diagnose.readers import read_logs
-
     try:
         return read_logs(path, given)
     except DataError as error:
@@ -312,34 +304,25 @@ class LivePage:
 
     def __init__(self, page: Path, source: str) -> None:
         check_page(page, [source], "--html")
-        self.path, self._folder = page, path_of(source)
-        self._last: tuple[Log, Diagnosis] | None = None
-        self._noted: set[str] = set()
+        self._page = KeptPage(page, lambda said: err().print(f"holdfast: {said}", soft_wrap=True))
+        self._folder = path_of(source)
+        self._last: tuple[Log, Diagnosis, Path | None] | None = None
 
-    def show(self, log: Log, diagnosis: Diagnosis, *, live: bool = True) -> None:
+    def show(self, log: Log, diagnosis: Diagnosis) -> None:
         """Write the page."""
-        from holdfast.diagnose.report import reported, write_report
-
-        self._last = log, diagnosis
-        try:
-            write_report(self.path, [reported(log, diagnosis, self._folder)], live=live)
-        except Exception as error:  # a page must not stop the pipe that a trainer writes to
-            if str(error) not in self._noted:
-                err().print(f"holdfast: {self.path} was not written: {error}", soft_wrap=True)
-            self._noted.add(str(error))
+        last = self._last = log, diagnosis, self._folder
+        self._page.write(lambda: last, live=True)
 
     def finish(self) -> None:
         """Write the page as final. Without a row there is none."""
-        if self._last is not None:
-            self.show(*self._last, live=False)
+        if (last := self._last) is not None:
+            self._page.write(lambda: last, live=False)
 
 
 def _runner(command: str) -> OnFinding:
     """A function that runs a shell command on a finding. A command that fails gives a warning."""
 
     def run(finding: Finding, log: Log) -> None:
-        from holdfast.diagnose.finding import finding_json, to_text
-
         variables = {
             "HOLDFAST_CODE": finding.code,
             "HOLDFAST_STEP": str(finding.step),

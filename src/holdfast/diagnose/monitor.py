@@ -14,6 +14,7 @@ import numpy as np
 
 from holdfast.diagnose.diagnose import as_findings, diagnose, hits_of
 from holdfast.diagnose.finding import Diagnosis, Finding
+from holdfast.diagnose.follow import News
 from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.log.batches import joined
 from holdfast.diagnose.rules import RULES
@@ -43,7 +44,7 @@ class Monitor:
         self._host, self._name, self._settings = host, name, dict(settings or {})
         self._columns: dict[str, _Column] = {}
         self._steps = _Column()
-        self._reported: set[tuple[str, int]] = set()  # code, and the step from which on it is certain
+        self._news = News()
         self._pending = 0  # rows that were not judged yet
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
@@ -72,10 +73,7 @@ class Monitor:
     def _judge(self) -> tuple[Finding, ...]:
         self._pending = 0
         log = self.log()
-        findings = as_findings(log, without_suppressed(hits_of(log, joined(log)), RULES))
-        new = tuple(f for f in findings if f.level == "finding" and (f.code, f.certain) not in self._reported)
-        self._reported |= {(finding.code, finding.certain) for finding in new}
-        return new
+        return self._news.of(as_findings(log, without_suppressed(hits_of(log, joined(log)), RULES)))
 
     def log(self) -> Log:
         """The log so far."""
@@ -96,7 +94,7 @@ class Monitor:
         for column in (self._steps, *self._columns.values()):
             column.forget_from(step)
         self._columns = {name: column for name, column in self._columns.items() if column.steps}
-        self._reported = {(code, begun) for code, begun in self._reported if begun < step}
+        self._news.forget_from(step)
 
 
 def metrics_rows(rows: Iterable[Mapping[str, object]]) -> Iterator[tuple[int, dict[str, float]]]:
