@@ -36,7 +36,7 @@ def countries() -> list[Country]:
 
 @pytest.fixture(scope="module")
 def questions(countries: list[Country]) -> dict[str, tuple[Example, ...]]:
-    return {split: factbook.load_questions().of(split) for split in SPLITS}
+    return factbook.load_questions().splits
 
 
 @pytest.fixture(scope="module")

@@ -24,12 +24,8 @@ from holdfast.tasks.opening import Questions, load_protocol, load_questions
 from holdfast.tasks.questions import Example
 from holdfast.train import prepare as checks
 from holdfast.train import run, start
-from holdfast.train.prepare import (
-    config_warnings,
-    overlap_warnings,
-    prepare,
-    validate_model_and_prompts,
-)
+from holdfast.train.model_fit import validate_model_and_prompts
+from holdfast.train.prepare import config_warnings, overlap_warnings, prepare
 
 Recipe = Callable[..., Config]
 

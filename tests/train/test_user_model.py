@@ -22,7 +22,8 @@ from holdfast.model.language_model import LanguageModel, load_model, take_weight
 from holdfast.recipe import Config, Model
 from holdfast.tasks.opening import load_agent, load_protocol, load_questions
 from holdfast.train.learner import Reference
-from holdfast.train.prepare import prepare, validate_model_and_prompts
+from holdfast.train.model_fit import validate_model_and_prompts
+from holdfast.train.prepare import prepare
 from holdfast.train.run import resume, train
 from holdfast.train.saving import refuse_other_shape
 from holdfast.train.start import warm_start_only

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from holdfast.base.errors import CheckpointError
 from holdfast.base.files import delete_left_partial, partial_folder
@@ -59,8 +61,6 @@ def save_checkpoint(
 
     `critic`: its trained weights by name, and its optimizer.
     """
-    from safetensors.torch import save_file
-
     with _whole(folder) as partial:
         save_model(partial / "model", language_model)
         if optimizer is not None:
@@ -88,8 +88,6 @@ def _whole(folder: Path) -> Iterator[Path]:
     A killed process leaves the old folder or the new one, never a part of one. `recover_interrupted_saves` repairs what
     a kill between the last two renames leaves.
     """
-    from safetensors import SafetensorError
-
     try:
         with partial_folder(folder) as partial:
             yield partial
@@ -277,8 +275,6 @@ def load_critic(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
 def _load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """The tensors of a file by name, on the CPU, and what it says of itself. Raises `CheckpointError` where it cannot
     be read."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
@@ -287,8 +283,6 @@ def _load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
 
 
 def _save_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
-    from safetensors.torch import save_file
-
     tensors = {
         # On the CPU: the moments are twice the size of the weights, and a GPU may have no room for a copy.
         f"{name}/{part}": value.detach().to("cpu", copy=True).contiguous()

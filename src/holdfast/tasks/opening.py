@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.agent.agent import SearchAgent, lose_searches
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.base.errors import ConfigError, DataError, raise_all
@@ -42,7 +43,6 @@ from holdfast.tasks.user import UserTasks
 from holdfast.tasks.world.task_set import WorldTasks
 
 if TYPE_CHECKING:
-    from holdfast.agent.agent import SearchAgent
     from holdfast.model.language_model import LanguageModel
 
 _log = logging.getLogger(__name__)
@@ -180,7 +180,6 @@ def make_agent(
 
     Raises `ModelError` for a model that rollouts cannot use.
     """
-    from holdfast.agent.agent import SearchAgent, lose_searches
     from holdfast.model.hf import HFPolicy
 
     protocol, sampling = protocol or load_protocol(config), config.sampling

@@ -215,7 +215,7 @@ def _prepare_factbook(folder: Path, form: Form, ending: str) -> dict[Path, int]:
     written = {corpus: write_jsonl(corpus, rows)}
     for split in ("train", "dev", "test"):
         path = folder / f"{split}.{ending}"
-        written[path] = write_examples(path, questions.of(split), form)
+        written[path] = write_examples(path, questions.splits[split], form)
     return written
 
 

@@ -26,9 +26,10 @@ class Questions:
     test: tuple[Example, ...]
     """Empty if there are none."""
 
-    def of(self, split: str) -> tuple[Example, ...]:
-        """Those of a split."""
-        return {"train": self.train, "dev": self.dev, "test": self.test}[split]
+    @property
+    def splits(self) -> dict[str, tuple[Example, ...]]:
+        """The questions of each split."""
+        return {"train": self.train, "dev": self.dev, "test": self.test}
 
 
 class TaskSet(ABC):

@@ -8,37 +8,29 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.protocol import render_prompt
-from holdfast.base.errors import ConfigError, MissingExtra, ModelError, raise_all
+from holdfast.base.errors import ConfigError, MissingExtra, raise_all
 from holdfast.base.importing import missing_train_package
 from holdfast.model.chat_template import read_template
-from holdfast.model.tokens import encode
 from holdfast.recipe import Config, require
 from holdfast.recipe.paths import QUESTIONS, passages_of
 from holdfast.recipe.validation import check_training
 from holdfast.retrieval.types import Hit
 from holdfast.tasks.demonstrations import read_demonstrations
-from holdfast.tasks.machine import set_up_torch
 from holdfast.tasks.opening import Retrievers, load_protocol, no_passages, open_retrievers, open_tasks
 from holdfast.tasks.own_files import skipped_rows
 from holdfast.tasks.questions import Example
 from holdfast.tasks.task_set import Questions, TaskSet
 from holdfast.train.readiness import MIN_DEMONSTRATIONS, exact_prompt, what_is_too_little
-from holdfast.train.start_cache import start_folder
 
 if TYPE_CHECKING:
     import torch
 
     from holdfast.agent.protocol import SearchProtocol
-    from holdfast.model.language_model import LanguageModel
     from holdfast.retrieval.types import Document
     from holdfast.tasks.demonstrations import Text
 
-_PROMPTS = 16
-"""Prompts checked per split, the longest first: rendering a hundred thousand would take a minute."""
-_COUNTED = 1000
-"""Passages whose tokens are counted, and questions per split, the longest in bytes first: a tokenizer makes a token or
-less of each byte."""
+_SAMPLE = 1000
+"""Passages whose tokens are counted, and questions that demonstrations are tried on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +53,7 @@ class Prepared:
     @property
     def device(self) -> torch.device:
         """The device of the recipe. Asked for by what needs torch; a dry run does without."""
-        from holdfast.model.language_model import pick_device
-
-        return pick_device(self.config.run.device)
+        return _device(self.config)
 
 
 def prepare(config: Config, *, stage: str | None = None, continued: bool = False) -> Prepared:
@@ -84,9 +74,7 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
     raise_all("this recipe cannot be trained", _task_errors(config, tasks))
     _check_packages(config)
     if config.run.device == "cuda":
-        from holdfast.model.language_model import pick_device
-
-        pick_device(config.run.device)
+        _device(config)
     if config.critic.path is not None and not continued:
         _check_critic(config.critic.path)
     if (template := config.model.chat_template) not in ("auto", "none"):
@@ -94,30 +82,26 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
     questions, protocol = tasks.questions(), load_protocol(config)
     if stage is None:
         _check_batch(config, questions)
-    skeleton = None
+    fit = None
     if not config.model.is_tiny:
-        from holdfast.model.language_model import load_skeleton
+        from holdfast.train.model_fit import fit_model
 
-        skeleton = load_skeleton(config.model)
-    needs = None if skeleton is None else _needs(config, skeleton, tasks, questions, protocol)
-    prompt = None if skeleton is None else exact_prompt(questions.train[0].question, protocol, skeleton.tokenizer)
-    path = config.warm_start.data
-    demonstrations: Sequence[Text] | None = None
-    if config.warm_start.steps and path is not None:
-        with skipped_rows(path, "warm_start.data", lambda _: None) as on_skip:  # noted when they are learned from
-            demonstrations = read_demonstrations(Path(path), protocol, on_skip=on_skip)
+        fit = fit_model(config, tasks, questions, protocol)
+    demonstrations = _written_demonstrations(config, protocol)
     retrievers = open_retrievers(config, tasks, notes.append)
-    passages = () if tasks.closed else retrievers.train.documents
-    if passages:
+    if passages := () if tasks.closed else retrievers.train.documents:
         named = config.retrieval.corpus or config.retrieval.index or config.data.train
         notes.append(f"{named}: {len(passages):,} passages")
-        if skeleton is not None:
-            notes += _cut_passages(skeleton, protocol, passages)
-        by_script = path is None and type(tasks).demonstrations is TaskSet.demonstrations
+        if fit is not None:
+            notes += _cut_passages(fit.tokenizer, protocol, passages)
+        by_script = config.warm_start.data is None and type(tasks).demonstrations is TaskSet.demonstrations
         if config.warm_start.steps and by_script and not continued:
-            asked, enough = questions.train[:_COUNTED], MIN_DEMONSTRATIONS
             demonstrations = tasks.demonstrations(
-                asked, retrievers.train, protocol, seed=config.warm_start.seed, most=enough
+                questions.train[:_SAMPLE],
+                retrievers.train,
+                protocol,
+                seed=config.warm_start.seed,
+                most=MIN_DEMONSTRATIONS,
             )
     notes += (*config_warnings(config), *overlap_warnings(questions), *what_is_too_little(demonstrations, questions))
     return Prepared(
@@ -126,10 +110,25 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
         protocol=protocol,
         questions=questions,
         retrievers=retrievers,
-        needs=needs,
-        prompt=prompt,
+        needs=None if fit is None else fit.needs,
+        prompt=None if fit is None else exact_prompt(questions.train[0].question, protocol, fit.tokenizer),
         notes=tuple(notes),
     )
+
+
+def _device(config: Config) -> torch.device:
+    from holdfast.model.language_model import pick_device
+
+    return pick_device(config.run.device)
+
+
+def _written_demonstrations(config: Config, protocol: SearchProtocol) -> Sequence[Text] | None:
+    """Those of a file; None without one."""
+    path = config.warm_start.data
+    if path is None or not config.warm_start.steps:
+        return None
+    with skipped_rows(path, "warm_start.data", lambda _: None) as on_skip:  # noted when they are learned from
+        return read_demonstrations(Path(path), protocol, on_skip=on_skip)
 
 
 def _task_errors(config: Config, tasks: TaskSet) -> Iterator[str]:
@@ -143,11 +142,11 @@ def _task_errors(config: Config, tasks: TaskSet) -> Iterator[str]:
         yield problem
 
 
-def _cut_passages(skeleton: LanguageModel, protocol: SearchProtocol, passages: Sequence[Document]) -> list[str]:
+def _cut_passages(tokenizer: Any, protocol: SearchProtocol, passages: Sequence[Document]) -> list[str]:
     """A sentence if some of the passages, judged by a sample, are so long that an agent does not see their end."""
-    sample = passages[:: -(-len(passages) // _COUNTED)]
+    sample = passages[:: -(-len(passages) // _SAMPLE)]
     searches = ([Hit(document, 0.0)] * protocol.topk for document in sample)
-    cut = sum(protocol.observe(hits, skeleton.tokenizer).truncated for hits in searches)
+    cut = sum(protocol.observe(hits, tokenizer).truncated for hits in searches)
     if not cut:
         return []
     spread = f", spread over {len(passages):,}," if len(sample) < len(passages) else ""
@@ -190,71 +189,6 @@ def _check_batch(config: Config, questions: Questions) -> None:
         )
 
 
-def _needs(
-    config: Config,
-    skeleton: LanguageModel,
-    tasks: TaskSet,
-    questions: Questions,
-    protocol: SearchProtocol,
-) -> str | None:
-    """Check the model, its tokenizer and the prompts. Returns what a run on a CPU needs; None for one on a GPU."""
-    from holdfast.model.language_model import has_adapters, pick_device
-    from holdfast.model.support import refuse_unsupported
-    from holdfast.train.cost import cost_of
-
-    refuse_unsupported(skeleton.model)
-    validate_prompts(skeleton, questions, protocol)
-    if has_adapters(config.model.path) or pick_device(config.run.device).type != "cpu":
-        return None
-    set_up_torch(config)  # the time is that of the run's threads
-    made = start_folder(config, tasks).is_dir()
-    return cost_of(skeleton.model, config, questions, lora_rank=config.model.lora_rank, made=made)
-
-
-def validate_model_and_prompts(language_model: LanguageModel, questions: Questions, protocol: SearchProtocol) -> None:
-    """Raise `ModelError` for a model that rollouts cannot use, and as `validate_prompts`."""
-    from holdfast.model.hf import HFPolicy
-    from holdfast.model.support import end_ids
-
-    HFPolicy(language_model.model, language_model.tokenizer)  # checks the model
-    validate_prompts(language_model, questions, protocol)
-    protocol.check_template(language_model.tokenizer, end_ids(language_model.model, language_model.tokenizer))
-
-
-def validate_prompts(language_model: LanguageModel, questions: Questions, protocol: SearchProtocol) -> None:
-    """Raise `ConfigError` for a model, or a prompt, that leaves no room for a rollout; `ModelError` for the tokenizer
-    of another model."""
-    from holdfast.model.support import positions_of
-
-    most, positions = protocol.max_total_tokens, positions_of(language_model.model)
-    if positions < most:
-        raise ConfigError(
-            f"protocol.max_total_tokens = {most}, but the model has {positions} positions (max_position_embeddings, or "
-            f"its attention window); set protocol.max_total_tokens to {positions} or less"
-        )
-    vocabulary = language_model.model.get_input_embeddings().weight.shape[0]
-    for split, examples in _splits(questions):
-        for example in _longest(examples, language_model.tokenizer):
-            prompt = render_prompt(example.question, protocol, language_model.tokenizer)
-            if len(prompt) >= most:
-                raise ConfigError(
-                    f"the prompt of {split} question {example.id} takes {len(prompt)} tokens, which leaves no room in "
-                    f"a rollout of protocol.max_total_tokens = {most}; raise that, shorten protocol.prompt, or drop "
-                    "the question"
-                )
-            if max(prompt) >= vocabulary:
-                raise ModelError(
-                    f"the tokenizer produces token id {max(prompt)}, but the model has only {vocabulary} embeddings, "
-                    "so they do not fit. Give a folder with the model's own tokenizer"
-                )
-
-
-def _longest(examples: Sequence[Example], tokenizer: Any) -> list[Example]:
-    """The questions with the most tokens. An emoji is one character and several tokens."""
-    counted = sorted(examples, key=lambda e: -len(e.question.encode()))[:_COUNTED]
-    return sorted(counted, key=lambda e: -len(encode(tokenizer, e.question)))[:_PROMPTS]
-
-
 def config_warnings(config: Config) -> Iterator[str]:
     """Sentences about settings that work, but may not be what the user means."""
     sampling = config.sampling
@@ -284,7 +218,7 @@ def config_warnings(config: Config) -> Iterator[str]:
 
 def overlap_warnings(questions: Questions) -> Iterator[str]:
     """A sentence for each two splits that share questions."""
-    texts = {name: [_key(example) for example in examples] for name, examples in _splits(questions)}
+    texts = {name: [_key(example) for example in examples] for name, examples in questions.splits.items()}
     for seen, unseen in (("train", "dev"), ("train", "test"), ("dev", "test")):
         known = set(texts[seen])
         if shared := sum(text in known for text in texts[unseen]):
@@ -292,10 +226,6 @@ def overlap_warnings(questions: Questions) -> Iterator[str]:
                 f"{shared} of {len(texts[unseen])} {unseen} questions are also {seen} questions: scores on them "
                 "measure what the model remembers, not how it searches"
             )
-
-
-def _splits(questions: Questions) -> tuple[tuple[str, tuple[Example, ...]], ...]:
-    return (("train", questions.train), ("dev", questions.dev), ("test", questions.test))
 
 
 def _key(example: Example) -> str:

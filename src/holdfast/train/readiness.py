@@ -45,7 +45,7 @@ def what_is_too_little(demonstrations: Sequence[Text] | None, questions: Questio
                 "questions need two searches, write some (docs/guide/quickstart.md#teach-it-to-search)"
             )
     scored = "test" if questions.test else "dev"
-    if 0 < (size := len(questions.of(scored))) < _MIN_SCORED:
+    if 0 < (size := len(questions.splits[scored])) < _MIN_SCORED:
         yield (
             f"scores are on {size} {scored} question{'s' * (size > 1)}, which is few: a score of 0.5 would have the "
             f"interval {_interval(size)}, with {_MIN_SCORED} questions {_interval(_MIN_SCORED)}"

@@ -21,7 +21,8 @@ from holdfast.tasks.machine import choose_threads, set_up_torch
 from holdfast.tasks.own_files import skipped_rows
 from holdfast.train.cost import cost_of
 from holdfast.train.listener import Listener
-from holdfast.train.prepare import Prepared, prepare, validate_model_and_prompts
+from holdfast.train.model_fit import validate_model_and_prompts
+from holdfast.train.prepare import Prepared, prepare
 from holdfast.train.start_cache import has_warm_start, shipped_start, start_folder
 from holdfast.train.warm_start import Demonstration, augment_by_renaming, encode_demonstration, warm_start
 
