@@ -14,7 +14,7 @@ from holdfast.base.run_folder import CONFIG
 from holdfast.diagnose.log.collapse import curve_of
 from holdfast.diagnose.log.collapse import fell as fall_of
 from holdfast.recipe import load
-from holdfast_research.experiments import find
+from holdfast_research.experiments import EXPERIMENTS, find
 from holdfast_research.judge import noise
 from holdfast_research.pages.arms import methods
 from holdfast_research.pages.curves import picture_of
@@ -45,6 +45,16 @@ def test_the_page_is_short_and_so_are_its_sentences() -> None:
     plain = re.sub(r"\[([^]]+)\]\([^)]*\)|[`*]", r"\1", prose)
     lengths = [len(sentence.split()) for sentence in re.split(r"(?<=[.:?])\s+(?=[A-Z`\[*])|\s\*\s", plain) if sentence]
     assert max(lengths) <= 30 and mean(lengths) <= 17
+
+
+def test_the_study_is_short() -> None:
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in DOCS.glob("*.md")}
+    assert sum(len(text.split()) for text in pages.values()) <= 25_000
+    for name in EXPERIMENTS:
+        lines = pages.get(name, "").splitlines()
+        prose = [word for line in lines if not line.startswith(("|", "![", "#")) for word in line.split()]
+        words = re.findall(r"[^\W_][\w.,–'-]*", re.sub(r"\]\([^)]*\)", "]", " ".join(lines)))
+        assert len(prose) <= 300 and len(words) <= 900, name
 
 
 def test_the_truncated_sampler() -> None:

@@ -19,7 +19,7 @@ from holdfast_research import readings
 from holdfast_research.experiments import EXPERIMENTS
 from holdfast_research.judge import NOBODY
 from holdfast_research.pages import influence, influence_claims
-from holdfast_research.pages.curves import link, runs_of, shown
+from holdfast_research.pages.curves import link, runs_of, shown, together
 from holdfast_research.pages.filling import filled
 from holdfast_research.pages.kept_runs import KEPT, restore
 from holdfast_research.paths import DOCS
@@ -89,7 +89,7 @@ def _verdicts(those: list[Answer]) -> str:
         if each.verdict:
             word = shown(each.claim.decoding, each.verdict.word, each.verdict.yes, each.verdict.of)
             by_experiment.setdefault(each.experiment, []).append(word)
-    found = [f"[{name}]({link(name)}) {'; '.join(words)}" for name, words in by_experiment.items()]
+    found = [f"[{name}]({link(name)}) {together(words)}" for name, words in by_experiment.items()]
     return "<br>".join(found) or f"not run (`{those[0].experiment}`)"
 
 

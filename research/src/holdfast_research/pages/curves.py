@@ -36,6 +36,7 @@ SMALL = (
 )
 """Experiments behind rows of claims.md that nothing else is said of: sections of one page, without figures."""
 SMALL_PAGE = DOCS / "smaller.md"
+GREEDY = "greedy "
 
 
 def runs_of(out: Path) -> tuple[Experiment, Runs]:
@@ -106,7 +107,7 @@ def missing(results: Mapping[str, Any]) -> Iterator[str]:
     if none := [*none, *results["left_out"]]:
         yield f"Arms: {'; '.join(none)}."
     for these, arms in by_seeds.items():
-        yield f"Seeds {these}: {'; '.join(arms)}."
+        yield f"Seeds {these}: {'; '.join(arms) if len(arms) < 4 else f'{len(arms)} arms, which the table shows'}."
 
 
 def claim_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:
@@ -120,7 +121,7 @@ def claim_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             word = shown(claim["decoding"], claim["verdict"], claim["yes"], claim["of"])
             rows.setdefault((rest, claim["asks"]), []).append((arm, word))
     for (rest, asks), verdicts in rows.items():
-        arms = {arm: "; ".join(word for other, word in verdicts if other == arm) for arm, _ in verdicts}
+        arms = {arm: together([word for other, word in verdicts if other == arm]) for arm, _ in verdicts}
         if len(arms) == 1:
             ((arm, words),) = arms.items()
             yield arm + rest, asks, words
@@ -134,7 +135,17 @@ def shown(decoding: str, word: str, yes: int, of: int) -> str:
     >>> shown("", "partly", 2, 3), shown("sampled", "cannot tell", 0, 0), shown("greedy", "shown", 3, 3)
     ('**partly** 2/3', '**cannot tell**', 'greedy **shown** 3/3')
     """
-    return ("greedy " if decoding == "greedy" else "") + f"**{word}**" + (f" {yes}/{of}" if of else "")
+    return (GREEDY if decoding == "greedy" else "") + f"**{word}**" + (f" {yes}/{of}" if of else "")
+
+
+def together(verdicts: Sequence[str]) -> str:
+    """The verdicts of sampled and of greedy answers, which are said once where they are the same.
+
+    >>> together(["**shown** 3/3", "greedy **shown** 3/3"]), together(["**shown** 3/3", "greedy **cannot tell**"])
+    ('**shown** 3/3 both', '**shown** 3/3; greedy **cannot tell**')
+    """
+    same = len(verdicts) == 2 and verdicts[1] == f"{GREEDY}{verdicts[0]}"
+    return f"{verdicts[0]} both" if same else "; ".join(verdicts)
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -79,17 +79,16 @@ def row(trainer: str, run: RunSeries) -> str:
     fall = fell(run.reward)
     peak = max(reward for step, reward in zip(steps, rewards, strict=True) if fall is None or step <= fall.step)
     return (
-        f"| {trainer} | {run.arm} | {run.seed} | {rewards[0]:.2f} → {peak:.2f} ({steps[rewards.index(peak)]}) → "
-        f"{rewards[-1]:.2f} ({min(rewards[rewards.index(peak) :]):.2f}) | {fall.step if fall else '–'} | "
-        f"{entropy[0]:.2f} → {entropy[-1]:.2f} | {len(run.rows)} |"
+        f"| {trainer} | {run.arm} | {run.seed} | {rewards[0]:.2f}, {peak:.2f}, {rewards[-1]:.2f} | "
+        f"{fall.step if fall else '–'} | {entropy[0]:.2f}, {entropy[-1]:.2f} |"
     )
 
 
 def table(runs: Runs) -> str:
     """All runs, and how many of each arm fell."""
     lines = [
-        "| trainer | loss | seed | reward first → peak (at) → last (lowest after) | fell at | entropy | batches |",
-        "|---|---|---|---|---|---|---|",
+        "| trainer | loss | seed | reward: first, peak, last | fell at | entropy: first, last |",
+        "|---|---|---|---|---|---|",
         *(row(trainer, run) for trainer, arms in runs.items() for seeds in arms.values() for run in seeds),
         "",
         "| fell | " + " | ".join(ARMS.values()) + " |",
