@@ -100,7 +100,7 @@ $(VENV)/.dev: $(VENV)/.setup research/pyproject.toml
 # tools/contracts.py says which and how. LATEST=1 takes the newest versions, PRIME_RL is a checkout, ARGS are of pytest.
 CONTRACTS = $(PYTHON) tools/contracts.py --venv "$(VENV)" $(if $(LATEST),--latest) $(if $(PRIME_RL),--prime-rl "$(PRIME_RL)")
 contracts:
-	$(CONTRACTS) trl verl vllm --arguments $(ARGS)
+	$(CONTRACTS) trl verl vllm verifiers openenv skyrl-gym --arguments $(ARGS)
 contracts-%:
 	$(CONTRACTS) $* --arguments $(ARGS)
 

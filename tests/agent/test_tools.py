@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from holdfast.agent.agent import Task, run_rollouts
-from holdfast.agent.calling import TOOLS
+from holdfast.agent.call_syntax import Found
+from holdfast.agent.calling import TOOLS, Tool
 from holdfast.agent.control import ControlTokens
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.state import RolloutState
+from holdfast.agent.template_format import read_format
 from holdfast.agent.tools import NATIVE
-from holdfast.agent.trajectory import Answer, Invalid, Read, Search, Status, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status, Trajectory, Turn
 from holdfast.base.errors import ConfigError
 from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.policy import Completion
@@ -191,6 +193,17 @@ def test_a_demonstration_is_written_with_tags_and_learnt_as_calls(speaker: Speak
     note = BOTH.encode_observation(f"\n\n{BOTH.invalid_note}\n\n", tokenizer)
     assert tuple(note) == BOTH.observe(None, tokenizer).token_ids
     assert BOTH.encode_observation("", tokenizer) == []
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("tool", ["my-tools.find", "find_2", "web.search-v2"])
+def test_names_may_have_dashes_and_dots(name: str, tool: str, speaker: Speaker) -> None:
+    tokenizer = speaker(name)
+    form = read_format(tokenizer, ChatTemplate(variables=VARIABLES.get(name, {})))
+    schema = {"function": {"name": tool, "parameters": {"properties": {"query": {"type": "string"}}}}}
+    written = form.write(tool, {"query": "the lake"})
+    found = form.syntax.find(written, {tool: Tool(tool, schema, Call)})
+    assert isinstance(found, Found) and (found.name, found.arguments) == (tool, {"query": "the lake"})
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -6,7 +6,7 @@ message to the beginning of its next (`agent/template_format.py`). Nothing is re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -42,7 +42,7 @@ def final_answer(text: str, *, thinking: bool = False) -> ParsedTurn:
     return (Invalid("the message has no end"), None) if start is None else _answer_from(text, start)
 
 
-def _answer_from(text: str, start: int) -> ParsedTurn:
+def _answer_from(text: str, start: int) -> tuple[Answer | Invalid, tuple[int, int] | None]:
     """The answer that begins at a place of a text."""
     answer = text[start:].strip()
     start = after_blanks(text, start)
@@ -54,6 +54,42 @@ def _start_of_reply(text: str, form: CallFormat) -> int | None:
     if form.header:
         return text.rfind(form.header) + len(form.header) if form.header in text else 0
     return after_thought(text, thinking=form.opens_thought)
+
+
+def read_turn(
+    text: str, form: CallFormat, tools: Mapping[str, Tool], *, finished: bool
+) -> tuple[Found | Answer | Invalid, tuple[int, int] | None]:
+    """The call or the answer of a turn, and its characters. Neither a thought, which `</think>` ends, nor a message
+    before the last is read. `finished`: the model ended the turn itself."""
+    start = _start_of_reply(text, form)
+    if not finished or start is None:
+        inside = finished and form.syntax.opening and form.syntax.opening in text
+        return Invalid("the call is inside a thought" if inside else "the message has no end"), None
+    if form.answer_opening and text.startswith(form.answer_opening, start):
+        return _answer_from(text, start + len(form.answer_opening))
+    found = form.syntax.find(text[start:], tools)
+    if isinstance(found, Found):
+        return found, (start + found.start, start + found.end)
+    if found is None and form.answer_opening:
+        return Invalid("neither a call nor an answer"), None
+    return _answer_from(text, start) if found is None else (found, None)
+
+
+def turn_ends(form: CallFormat, tokenizer: Any) -> tuple[int, int]:
+    """Ids of the tokens that end a message with a call, and an answer."""
+    return encode(tokenizer, form.before)[0], encode(tokenizer, form.answer_end)[0]
+
+
+def result_ids(
+    content: str, form: CallFormat, tools: Mapping[str, Tool], tokenizer: Any, turn: Sequence[int]
+) -> list[int]:
+    """Ids from the end of the turn to the beginning of the next, around a result."""
+    content = as_json(content) if form.quoted else content
+    ended = turn and turn[-1] in turn_ends(form, tokenizer)
+    text = decode(tokenizer, turn[:-1] if ended else turn)
+    before, after = form.around(text[_start_of_reply(text, form) or 0 :], tools)
+    ids = encode(tokenizer, before + foreign(content) + after)
+    return ids[1:] if turn and turn[-1] == ids[0] else ids  # the model has ended its message itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +140,8 @@ class ToolProtocol(SearchProtocol):
         return formats[key]
 
     def turn_ends(self, tokenizer: Any) -> tuple[int, int]:
-        """Ids of the tokens that end a message with a call, and an answer."""
-        form = self.format(tokenizer)
-        return encode(tokenizer, form.before)[0], encode(tokenizer, form.answer_end)[0]
+        """See `turn_ends`."""
+        return turn_ends(self.format(tokenizer), tokenizer)
 
     def check_template(self, tokenizer: Any, ends: Collection[int] | None = None) -> None:
         """See `SearchProtocol.check_template`."""
@@ -132,25 +167,12 @@ class ToolProtocol(SearchProtocol):
         )
 
     def parse(self, text: str, tokenizer: Any, *, finished: bool) -> ParsedTurn:
-        """See `SearchProtocol.parse`. Neither a thought, which `</think>` ends, nor a message before the last is
-        read."""
-        form = self.format(tokenizer)
-        start = _start_of_reply(text, form)
-        if not finished or start is None:
-            inside = finished and form.syntax.opening and form.syntax.opening in text
-            return Invalid("the call is inside a thought" if inside else "the message has no end"), None
-        answers = form.answer_opening and text.startswith(form.answer_opening, start)
-        if answers:
-            return _answer_from(text, start + len(form.answer_opening))
-        found = form.syntax.find(text[start:], self.by_name)
-        if isinstance(found, Invalid):
-            return found, None
-        if found is None and form.answer_opening:
-            return Invalid("neither a call nor an answer"), None
-        if found is None:
-            return _answer_from(text, start)
-        action = self._action(found)
-        return action, None if isinstance(action, Invalid) else (start + found.start, start + found.end)
+        """See `SearchProtocol.parse` and `read_turn`."""
+        read, span = read_turn(text, self.format(tokenizer), self.by_name, finished=finished)
+        if not isinstance(read, Found):
+            return read, span
+        action = self._action(read)
+        return action, None if isinstance(action, Invalid) else span
 
     def _action(self, call: Found) -> Action:
         tool = self.by_name.get(call.name) if isinstance(call.name, str) else None
@@ -195,14 +217,7 @@ class ToolProtocol(SearchProtocol):
         return Observation(tuple(ids), content, truncated)
 
     def _frame(self, content: str, tokenizer: Any, turn: Sequence[int]) -> list[int]:
-        """Ids from the end of the turn to the beginning of the next, around a result."""
-        form = self.format(tokenizer)
-        content = as_json(content) if form.quoted else content
-        ended = turn and turn[-1] in self.turn_ends(tokenizer)
-        text = decode(tokenizer, turn[:-1] if ended else turn)
-        before, after = form.around(text[_start_of_reply(text, form) or 0 :], self.by_name)
-        ids = encode(tokenizer, before + foreign(content) + after)
-        return ids[1:] if turn and turn[-1] == ids[0] else ids  # the model has ended its message itself
+        return result_ids(content, self.format(tokenizer), self.by_name, tokenizer, turn)
 
     def said(self, text: str, tokenizer: Any) -> list[int]:
         """See `SearchProtocol.said`."""

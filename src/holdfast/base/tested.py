@@ -53,6 +53,9 @@ TESTED: Mapping[str, Versions] = {
     "unsloth_zoo": Versions(Release(2026, 10), Release(2026, 10)),
     "verl": Versions(Release(0, 8), Release(0, 9)),
     "prime-rl": Versions(Release(0, 8), Release(0, 8)),
+    "verifiers": Versions(Release(0, 4), Release(0, 4)),
+    "openenv": Versions(Release(0, 10), Release(0, 10)),
+    "skyrl-gym": Versions(Release(0, 4), Release(0, 4)),
     "slime": Versions(Release(0, 3), Release(0, 3)),
     "miles": Versions(Release(0, 1), Release(0, 1)),
 }
