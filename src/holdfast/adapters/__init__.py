@@ -4,5 +4,6 @@ A host is imported by its own modules alone. `verl/` imports verl as soon as it 
 `verl_term.py` and `verl_watch.py` need none. Read first: `trl/trainer.py`, `host_losses.py`, `launch/plan.py`.
 
 `trl_search.py`, `trl_monitor.py`, `trl_environment.py` and `verl_agent.py` are the names that scripts and
-configurations import.
+configurations import. `host_tasks.py` and `tool_session.py` are the tasks of a recipe for hosts that hold the
+conversation: `verifiers/`, found as `holdfast_verifiers`, and `openenv/`.
 """

@@ -24,7 +24,7 @@ from openenv.core.harness import HarnessRunLimits, MCPHarnessAdapter, ModelStepR
 from openenv.core.llm_client import LLMResponse, ToolCall
 
 from holdfast.adapters.openenv.server import search_app
-from holdfast.adapters.openenv.sessions import SearchSessionFactory
+from holdfast.adapters.openenv.sessions import SearchAdapter, SearchSessionFactory
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.model.tokens import encode
 
@@ -196,7 +196,7 @@ def test_trl_trains_on_what_it_sampled(recipe: Path, searches: str, speaker: Cal
     factory = partial(SearchSessionFactory, str(recipe), ["--retrieval.url", searches])
     loop = harness._HarnessRolloutLoop(
         harness_session_factory=factory,
-        harness_adapter=MCPHarnessAdapter(),
+        harness_adapter=SearchAdapter(),
         model_name="m",
         dataset=factory().prompts(),
         reward_funcs=[],

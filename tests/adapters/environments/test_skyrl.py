@@ -6,13 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-skyrl_gym = pytest.importorskip("skyrl_gym")
+pytest.importorskip("skyrl_gym")
 
+import skyrl_gym
 from skyrl_gym.envs.search.env import SearchEnvConfig
 
 from holdfast.base.scoring import exact_match

@@ -7,15 +7,49 @@ dataset = Dataset.from_list(factory().prompts())
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openenv.core.env_server.mcp_types import Tool
-from openenv.core.harness import RESERVED_TOOL_NAMES, ResourceSession, ResourceSessionFactory, ToolResult, VerifyResult
+from openenv.core.harness import (
+    RESERVED_TOOL_NAMES,
+    HarnessRolloutResult,
+    HarnessRunLimits,
+    MCPHarnessAdapter,
+    ModelStep,
+    ModelStepResult,
+    ResourceSession,
+    ResourceSessionFactory,
+    ToolResult,
+    VerifyResult,
+)
 
 from holdfast.adapters.host_tasks import HostTasks, open_host_tasks
 from holdfast.base.errors import ConfigError, DataError, RetrievalError
 from holdfast.tasks.questions import Example
+
+
+class SearchAdapter(MCPHarnessAdapter):
+    """OpenEnv's loop of calls, with the arguments of earlier calls as objects. OpenEnv has them as texts, which a chat
+    template quotes once more: the model would read other calls than it has written, and TRL would not train on those.
+    """
+
+    def run_white_box(
+        self, model_step: ModelStep, session: ResourceSession, limits: HarnessRunLimits | None = None
+    ) -> HarnessRolloutResult:
+        """See `MCPHarnessAdapter`."""
+
+        def step(messages: list[dict[str, Any]], tools: list[Tool], sampling: dict[str, Any]) -> ModelStepResult:
+            return model_step([_with_objects(message) for message in messages], tools, sampling)
+
+        return super().run_white_box(step, session, limits)
+
+
+def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    calls = [{"type": "function", "function": {**f, "arguments": json.loads(f["arguments"])}} for f in functions]
+    return {**message, "tool_calls": calls} if calls else message
 
 
 class SearchSession(ResourceSession):
