@@ -12,10 +12,8 @@ from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import headline
 from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.outlook import (
-    FELL,
     FLOOR_STEP,
     GOOD,
-    NO_CONTRAST,
     NO_RATE,
     SAVED,
     SHARE,
@@ -23,6 +21,8 @@ from holdfast.diagnose.outlook import (
     reaches,
     told,
 )
+
+FELL, NO_CONTRAST = "fell for good", "no contrast since"
 
 
 def log_of(host: str = "holdfast", settings: dict[str, object] | None = None, **series: Any) -> Log:

@@ -59,6 +59,12 @@ def test_the_word_by_the_reward(rewards: list[float], word: str) -> None:
     assert headline(log_of({REWARD: rewards}), diagnosis).startswith(f"{word.capitalize()}. ")
 
 
+def test_evaluations_that_rise_are_learning_whatever_the_reward_functions_do() -> None:
+    """Such a log has no mean reward, so nothing says that only the form is learned."""
+    functions = {"rewards__answer__mean": noisy(0.1), "rewards__format__mean": RISES}
+    assert diagnosed(eval__em=RISES, **functions).verdict.word == "learns"
+
+
 def test_without_a_reward_it_says_what_to_log() -> None:
     verdict = diagnosed(host="unknown", grad__norm=noisy(1.0), my_score=noisy(0.5)).verdict
     assert verdict.word == "cannot tell" and "--name reward=SERIES" in verdict.log and "my_score" in verdict.log

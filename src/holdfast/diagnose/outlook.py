@@ -15,14 +15,19 @@ from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log, finite, has
 from holdfast.diagnose.log.collapse import WINDOW
 from holdfast.diagnose.log.trailing import Values, trailing_mean
-from holdfast.diagnose.rules._parts.contrast import MIXED_NOW
-from holdfast.diagnose.rules._parts.series import ENTROPY, LENGTH, MIXED, RATE
+from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.rules._parts.series import ENTROPY, LENGTH, RATE
 from holdfast.diagnose.rules.ent002 import EXHAUSTED_NATS, EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS
 from holdfast.diagnose.rules.rwd001 import good_step
 from holdfast.diagnose.seconds import facts_of_seconds, told_of_seconds
 from holdfast.hosts import HOSTS
 
-FELL, NO_CONTRAST, NO_RATE = "fell for good", "no contrast since", "learning rate 0 since"
+NO_RATE = "learning rate 0 since"
+ENDINGS = {code: rule.ending for code, rule in reversed(RULES.items()) if rule.ending is not None}
+"""Symptoms first: a fall says more than its cause that the rest was worth nothing."""
+AFTER = {ending.fact: ending.words for ending in ENDINGS.values()} | {
+    NO_RATE: "the learning rate became 0 at step {step:.0f}"
+}
 SHARE, TIME_SHARE = "share of the rows after", "share of the time after"
 GOOD, SAVED = "last good step", "last good checkpoint"
 FLOOR, FLOOR_STEP = "entropy floor", "entropy floor at step"
@@ -39,9 +44,12 @@ def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
     rollout batch."""
     findings = [finding for finding in findings if finding.level == "finding" and not finding.by_verdict]
     found = {finding.code: finding.step for finding in findings}
-    if not contrast_is_lost(batches, found.get("GRP001")):
-        found.pop("GRP001", None)
-    ends = {FELL: found.get("RWD001"), NO_CONTRAST: found.get("GRP001"), NO_RATE: rate_is_zero_since(batches)}
+    ends: dict[str, int | None] = {
+        ending.fact: found[code]
+        for code, ending in ENDINGS.items()
+        if code in found and ending.is_final(batches, found[code])
+    }
+    ends[NO_RATE] = rate_is_zero_since(batches)
     facts = {name: float(step) for name, step in ends.items() if step is not None}
     if facts:
         facts |= shares_after(batches, int(min(facts.values())))
@@ -54,19 +62,14 @@ def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
 def told(facts: Mapping[str, float]) -> str:
     """The facts of `outlook` in a few short sentences; empty if none is worth a line.
 
-    >>> told({FELL: 212.0, SHARE: 0.38, TIME_SHARE: 0.41, GOOD: 187.0, SAVED: 150.0})
+    >>> told({"fell for good": 212.0, SHARE: 0.38, TIME_SHARE: 0.41, GOOD: 187.0, SAVED: 150.0})
     '38% of the run (41% of its time) came after it fell for good. Last good checkpoint: step 150.'
     """
     sentences = []
     if facts.get(SHARE, 0.0) >= WORTH_SAYING:
-        begun = {name: facts[name] for name in (FELL, NO_CONTRAST, NO_RATE) if name in facts}
-        why = {
-            FELL: "it fell for good",
-            NO_CONTRAST: f"step {facts.get(NO_CONTRAST, 0):.0f}, from which groups have no contrast to learn from",
-            NO_RATE: f"the learning rate became 0 at step {facts.get(NO_RATE, 0):.0f}",
-        }[min(begun, key=lambda name: begun[name])]
+        first = min((name for name in AFTER if name in facts), key=lambda name: facts[name])
         time = f" ({facts[TIME_SHARE]:.0%} of its time)" if TIME_SHARE in facts else ""
-        sentences.append(f"{facts[SHARE]:.0%} of the run{time} came after {why}.")
+        sentences.append(f"{facts[SHARE]:.0%} of the run{time} came after {AFTER[first].format(step=facts[first])}.")
     if SAVED in facts and facts[SAVED] > 0:
         sentences.append(f"Last good checkpoint: step {facts[SAVED]:.0f}.")
     elif GOOD in facts:
@@ -88,16 +91,6 @@ def rate_is_zero_since(log: Log) -> int | None:
     rate = finite(log.series[RATE])
     zeros = len(rate) - 1 - int(np.flatnonzero(rate.values)[-1]) if rate.values.any() else 0
     return int(rate.steps[-zeros]) if zeros else None
-
-
-def contrast_is_lost(log: Log, step: int | None) -> bool:
-    """Whether hardly any group has had different rewards since a step; not where contrasts were rare all along."""
-    if step is None or (log.steps < step).mean() < WORTH_SAYING:
-        return False
-    if not has(log, MIXED):
-        return True
-    mixed = finite(log.series[MIXED])
-    return bool(mixed.values[mixed.steps >= step].mean() <= MIXED_NOW)
 
 
 def shares_after(log: Log, step: int) -> dict[str, float]:

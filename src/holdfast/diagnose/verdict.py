@@ -28,9 +28,9 @@ from holdfast.diagnose.log.glossary import METRICS
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules import RULES
-from holdfast.diagnose.rules._parts.contrast import CONTRAST, MIXED_NOW
+from holdfast.diagnose.rules._parts.contrast import CONTRAST
 from holdfast.diagnose.rules._parts.functions import is_earned_by_form
-from holdfast.diagnose.rules._parts.series import MIXED, TRUNCATED
+from holdfast.diagnose.rules._parts.series import TRUNCATED
 from holdfast.diagnose.rules.grp001 import HARDER, PAID
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Hit
@@ -38,8 +38,6 @@ from holdfast.diagnose.rules.rule import Hit
 NOT_LEARNING: tuple[Word, ...] = ("flat", "broken")
 FLAT = "RWD004"
 """The code that says that the reward has not risen."""
-_NOTHING_LEARNED = ("LRN001", "GRD002", "GRD003")
-"""Codes that leave nothing to learn, as GRP001 does where no group has contrast."""
 
 
 def word_of(batches: Log, curve: Curve | None, went: Course, hits: Mapping[str, Hit]) -> Word:
@@ -51,7 +49,7 @@ def word_of(batches: Log, curve: Curve | None, went: Course, hits: Mapping[str, 
     found = {code: hit for code, hit in hits.items() if hit.level == "finding"}
     if went.word == "rose" or (went.word == "dropped" and curve.rose[-1]) or _is_best_since(curve, went):
         return "flat" if is_earned_by_form(batches) else "learns"
-    if any(_leaves_nothing(code, hit) for code, hit in found.items()):
+    if any(RULES[code].leaves_nothing(hit) for code, hit in found.items()):
         return "broken"
     seldom_paid = "GRP001" in hits and PAID in hits["GRP001"].evidence  # such rewards fall and come back by chance
     if went.word == "recovered" and not seldom_paid:
@@ -66,18 +64,11 @@ def _is_best_since(curve: Curve, went: Course) -> bool:
     return bool(curve.steps[curve.short.means.argmax()] >= went.back_step)
 
 
-def _leaves_nothing(code: str, hit: Hit) -> bool:
-    some = max(hit.evidence.get(name, 0.0) for name in (MIXED, PAID))
-    return code in _NOTHING_LEARNED or (code == "GRP001" and some <= MIXED_NOW)
-
-
 def _is_remainder(curve: Curve) -> bool:
     """Whether a trainer has normalised the rewards, and rounding is all that is left of them."""
     return bool(0 < np.abs(curve.rewards).max() < REMAINDER)
 
 
-_OF_LEARNING = ("GRP001",)
-"""Codes of what learning looks like too: contrast fades as a policy learns."""
 CLOSE_ROWS = 5
 """Rows at the start of a log in which what holds has held since it began."""
 
@@ -94,7 +85,7 @@ def by_verdict(log: Log, hits: Mapping[str, Hit], went: Course, word: Word) -> t
     reasons = [code for code, hit in hits.items() if hit.level == "reason"] if word in NOT_LEARNING else []
     begun = int(log.steps[min(CLOSE_ROWS, len(log.steps)) - 1]) if len(log.steps) else 0
     sure = went.word != "unclear"
-    later = [code for code in reasons if hits[code].onset > begun and (sure or code not in _OF_LEARNING)]
+    later = [code for code in reasons if hits[code].onset > begun and (sure or not RULES[code].looks_like_learning)]
     held = [code for code in reasons if hits[code].onset <= begun and sure]
     return (*later, *(code for code in (FLAT,) if code in hits and (later or held)), *held)
 

@@ -294,18 +294,6 @@ def settings(run: ReportedRun) -> str:
 # ---- links to rollouts
 
 
-OUTCOMES = {
-    "LLD001": "correct",
-    "LLD002": "correct",
-    "LLD003": "correct",
-    "LLD004": "correct",
-    "RET001": "failed",
-    "RET002": "empty",
-    "RWD001": "incorrect",
-    "RWD002": "unanswered",
-    "TRN001": "truncated",
-}
-"""The outcome of the rollouts that a finding is about. The other codes are about rollouts of any outcome."""
 WORDS = {
     "correct": "correct rollouts",
     "incorrect": "incorrect rollouts",
@@ -328,7 +316,8 @@ def link_of(
     They are at most 5 steps away, or a hundredth of the run; if there are none, at the nearest sampled step. Without
     any of the outcome, rollouts of every outcome are meant. None if none is near. With `run`, only that run's.
     """
-    for outcome in dict.fromkeys((OUTCOMES.get(finding.code, ""), "")):
+    about = RULES[finding.code].rollouts if finding.code in RULES else None
+    for outcome in dict.fromkeys((about or "", "")):
         steps = {
             row["step"]
             for row in shown

@@ -21,12 +21,11 @@ from holdfast.diagnose.log.trailing import (
     most_since,
     trailing_mean,
 )
-from holdfast.diagnose.rules._parts.reward import falling, long_not_preferred
+from holdfast.diagnose.rules._parts.reward import long_not_preferred
 from holdfast.diagnose.rules._parts.series import ENTROPY, LENGTH, REWARD
 from holdfast.diagnose.rules._parts.truncation import without_room
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise, setting
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Hit, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling
 
 
 def surges(rows: Rows) -> Signal | None:

@@ -10,8 +10,7 @@ from holdfast.diagnose.log.trailing import Values, break_in, highest, trailing_l
 from holdfast.diagnose.rules._parts.reward import is_solved
 from holdfast.diagnose.rules._parts.series import ENTROPY, LENGTH, MIXED
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def without_highest(values: Values) -> Values:

@@ -7,8 +7,7 @@ import numpy as np
 from holdfast.diagnose.log.trailing import held
 from holdfast.diagnose.rules._parts.series import ENTROPY
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def is_noise(rows: Rows) -> Signal:
@@ -33,7 +32,6 @@ RULE = Rule(
     code="ENT003",
     title="policy samples noise",
     kind="symptom",
-    needs=((ENTROPY,),),
     checks=(
         Check(
             series=(ENTROPY,),

@@ -7,8 +7,7 @@ import numpy as np
 from holdfast.diagnose.log.trailing import delayed, highest, last_where, trailing_mean
 from holdfast.diagnose.rules._parts.series import NORM
 from holdfast.diagnose.rules.remedies import SMALLER_STEPS
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def explodes(rows: Rows) -> Signal | None:
@@ -40,7 +39,6 @@ RULE = Rule(
     code="GRD001",
     title="gradient explosion",
     kind="symptom",
-    needs=((NORM,),),
     checks=(
         Check(
             series=(NORM,),

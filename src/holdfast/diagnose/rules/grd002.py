@@ -10,8 +10,7 @@ from holdfast.diagnose.log.trailing import held
 from holdfast.diagnose.rules._parts.reward import ROWS_TO_FORGET, did_no_harm
 from holdfast.diagnose.rules._parts.series import CLIPPED, LOG_RATIO, NORM, REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 SKIPPED = "grad/skipped_steps"
 
@@ -61,13 +60,12 @@ RULE = Rule(
     kind="logged cause",
     needs=((SKIPPED,), (NORM,), ("loss/policy",), ("loss",)),
     equal_needs=True,
-    every_row=True,
+    reads="rows with NaN",
     checks=(
         Check(
             series=(REWARD,),
             signal=is_not_finite,
             message="The reward is infinite, so the advantages are not finite either.",
-            raw=True,
         ),
         *(
             Check(
@@ -75,7 +73,6 @@ RULE = Rule(
                 signal=is_not_finite,
                 message=f"{name} is not a finite number. If the trainer does not skip this update, it ruins the "
                 "weights.",
-                raw=True,
             )
             for name in MUST_BE_FINITE
         ),
@@ -87,7 +84,6 @@ RULE = Rule(
                 if at_first
                 else f"{name} was a finite number and has not been one for {ROWS_OF_NAN} rows. The weights may be "
                 "ruined.",
-                raw=True,
                 level="note" if at_first else "finding",
             )
             for name in MAY_LACK_TOKENS
@@ -113,4 +109,5 @@ RULE = Rule(
     "from the first row on is a note: if the loss used it, the loss or the gradient would be NaN too, and that is a "
     "finding. If the reward is infinite, none of these settings helps: look for a division by "
     "0 in the reward function.",
+    leaves_nothing=lambda hit: True,
 )

@@ -12,8 +12,7 @@ from holdfast.diagnose.rules._parts.contrast import CONTRAST, contrast_of
 from holdfast.diagnose.rules._parts.moves import kl_grows
 from holdfast.diagnose.rules._parts.series import KL, MIXED, NORM, RATE, REWARD
 from holdfast.diagnose.rules.remedies import Remedy, advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 LOWEST = "sampler/weight_p05"
 HIGHEST = "sampler/weight_p95"
@@ -173,4 +172,5 @@ RULE = Rule(
     "that and reports nothing. A row may average the rewards of several steps but hold only the last "
     "step's gradient. So one row is enough only if it has many groups, and the KL is exactly 0 or "
     "`logging_steps` is 1. Otherwise the rule waits for more rows.",
+    leaves_nothing=lambda hit: True,
 )

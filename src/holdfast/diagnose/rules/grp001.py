@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from holdfast.diagnose.finding import Finding
-from holdfast.diagnose.log import Log
+from holdfast.diagnose.log import Log, finite, has
 from holdfast.diagnose.log.collapse import FEWEST_FLAT
 from holdfast.diagnose.log.trailing import clear_break_in, highest, last_where, lowest, rows_since, trailing_mean
 from holdfast.diagnose.rules._parts.contrast import (
@@ -21,20 +21,11 @@ from holdfast.diagnose.rules._parts.contrast import (
     stretch_of,
 )
 from holdfast.diagnose.rules._parts.functions import more_is_earned
-from holdfast.diagnose.rules._parts.reward import (
-    falling,
-    has_risen,
-    is_down,
-    is_low,
-    is_near_best,
-    is_solved,
-    shows_no_rise,
-)
+from holdfast.diagnose.rules._parts.reward import has_risen, is_down, is_low, is_near_best, is_solved, shows_no_rise
 from holdfast.diagnose.rules._parts.series import MIXED, NORM, REWARD, TRUNCATED
 from holdfast.diagnose.rules._parts.truncation import MUCH_FRACTION, is_cut_off
 from holdfast.diagnose.rules.remedies import CHECK_REWARD, Remedy, advise
-from holdfast.diagnose.rules.rows import Rows, from_start
-from holdfast.diagnose.rules.rule import Check, Hit, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Ending, Hit, Rows, Rule, Signal, falling, from_start
 
 
 def becomes_constant(rows: Rows) -> Signal:
@@ -226,6 +217,26 @@ REPAIR_REWARD: Remedy = advise(
         "run: its weights are sound."
     },
 )
+
+
+def has_no_contrast(hit: Hit) -> bool:
+    """Whether hardly any group teaches anything, by the evidence."""
+    return max(hit.evidence.get(name, 0.0) for name in (MIXED, PAID)) <= MIXED_NOW
+
+
+def contrast_is_lost(log: Log, step: int) -> bool:
+    """Whether hardly any group has had different rewards since a step; not where contrasts were rare all along."""
+    if (log.steps < step).mean() < ALL_ALONG_SHARE:
+        return False
+    if not has(log, MIXED):
+        return True
+    mixed = finite(log.series[MIXED])
+    return bool(mixed.values[mixed.steps >= step].mean() <= MIXED_NOW)
+
+
+ALL_ALONG_SHARE = 0.1
+"""Share of a run before the step, below which it was so all along."""
+
 LATE_CHECKS = (
     *(
         Check(
@@ -351,4 +362,11 @@ RULE = Rule(
     "rewards, the rule needs all rewards to be equal. It finds a broken reward function only if that "
     "fails for every rollout and the log has entropy or length. If all rollouts are truncated, TRN001 "
     "reports that instead, and RWD002 if none answers.",
+    leaves_nothing=has_no_contrast,
+    looks_like_learning=True,
+    ending=Ending(
+        fact="no contrast since",
+        words="step {step:.0f}, from which groups have no contrast to learn from",
+        is_final=contrast_is_lost,
+    ),
 )

@@ -6,11 +6,9 @@ import numpy as np
 
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.trailing import held, trailing_lowest, trailing_mean
-from holdfast.diagnose.rules._parts.reward import falling
 from holdfast.diagnose.rules._parts.series import LOG_RATIO
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
 
 POSITIVE_RATIO = "ratio/log_product/positive"
 
@@ -56,7 +54,6 @@ DRIFT_MEMORY_ROWS = 10
 RULE = Rule(
     code="ISD001",
     title="importance ratios drift",
-    needs=((POSITIVE_RATIO,), (LOG_RATIO,)),
     applies=ratios_begin_at_one,
     checks=(
         Check(

@@ -21,11 +21,10 @@ from holdfast.diagnose.log.trailing import (
     trailing_mean,
     trend,
 )
-from holdfast.diagnose.rules._parts.reward import falling, has_risen
+from holdfast.diagnose.rules._parts.reward import has_risen
 from holdfast.diagnose.rules._parts.series import KL, REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal, falling
 
 
 def stays_above(values: Values, level: float | Values) -> Truths:
@@ -133,7 +132,7 @@ RULE = Rule(
     ),
     # These say why the policy leaves, and what to change.
     suppressed_by=("MSK001", "SMP001", "STP001"),
-    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
+    suppressed_by_earlier=COLLAPSING,
     meaning="The policy has left its reference although the reward has not risen. Or it moves away while the "
     "reward falls.",
     impact="The policy no longer writes like its reference: its text degenerates and gradients spike. If the KL is "

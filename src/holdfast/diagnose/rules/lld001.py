@@ -6,8 +6,7 @@ from holdfast.diagnose.log.trailing import delayed, highest, rows_since, trailin
 from holdfast.diagnose.rules._parts.displacement import DISPLACEMENT, FAST_ROWS, SLOW_ROWS, displaces, smoothed
 from holdfast.diagnose.rules._parts.reward import long_not_preferred
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def stagnates(rows: Rows) -> Signal:
@@ -22,7 +21,6 @@ def stagnates(rows: Rows) -> Signal:
 RULE = Rule(
     code="LLD001",
     title="likelihood of correct rollouts stagnates",
-    needs=(DISPLACEMENT,),
     checks=(
         Check(
             series=DISPLACEMENT,
@@ -39,4 +37,5 @@ RULE = Rule(
     impact="Lazy likelihood displacement begins like this, while the reward still rises (arXiv 2512.04220).",
     remedy=PRESERVE_LIKELIHOOD,
     limitations="This is the weakest of the four LLD codes: a healthy plateau can look the same for a while.",
+    rollouts="correct",
 )

@@ -18,8 +18,7 @@ from holdfast.diagnose.rules._parts.displacement import (
 )
 from holdfast.diagnose.rules._parts.reward import long_not_preferred
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def decays(rows: Rows) -> Signal:
@@ -37,7 +36,6 @@ def decays(rows: Rows) -> Signal:
 RULE = Rule(
     code="LLD002",
     title="likelihood of correct rollouts decays",
-    needs=(DISPLACEMENT, DRIFT),
     checks=(
         Check(
             series=DISPLACEMENT,
@@ -67,4 +65,5 @@ RULE = Rule(
     limitations="Runs with a weak penalty can stay in this state for a long time. `likelihood/correct` alone proves "
     "nothing, because the set of correct rollouts changes with the accuracy. So the decrease per update "
     "and the decrease since the best value must both exceed their noise.",
+    rollouts="correct",
 )

@@ -19,8 +19,7 @@ from holdfast.diagnose.rules._parts.displacement import (
 )
 from holdfast.diagnose.rules._parts.reward import long_not_preferred
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def accelerates(change: Values, likelihood: Values, scale: float) -> Truths:
@@ -61,7 +60,6 @@ FAST_DISPLACED = 0.65
 RULE = Rule(
     code="LLD003",
     title="death spiral",
-    needs=(DISPLACEMENT, DRIFT),
     checks=(
         Check(
             series=DISPLACEMENT,
@@ -89,4 +87,5 @@ RULE = Rule(
     "reward falls at about this time.",
     remedy=PRESERVE_LIKELIHOOD,
     limitations="This finding comes late: in a fast collapse, the reward falls at the same step.",
+    rollouts="correct",
 )

@@ -17,8 +17,7 @@ from holdfast.diagnose.rules._parts.displacement import (
 )
 from holdfast.diagnose.rules._parts.reward import long_not_preferred
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def first_action_falls_behind(rows: Rows) -> Signal:
@@ -53,7 +52,6 @@ def may_have_two_actions(log: Log) -> bool:
 RULE = Rule(
     code="LLD004",
     title="first action decays faster",
-    needs=((*DISPLACEMENT, *ACTIONS),),
     applies=may_have_two_actions,
     checks=(
         Check(
@@ -74,4 +72,5 @@ RULE = Rule(
     remedy=PRESERVE_LIKELIHOOD,
     limitations="Rollouts with one search and with two belong to different questions. If their proportion changes, "
     "so do both curves.",
+    rollouts="correct",
 )

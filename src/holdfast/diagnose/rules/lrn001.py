@@ -10,8 +10,7 @@ from holdfast.diagnose.rules._parts.moves import kl_grows, policy_moved
 from holdfast.diagnose.rules._parts.reward import has_risen
 from holdfast.diagnose.rules._parts.series import CLIPPED, KL, RATE, REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows, from_start
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 
 def is_zero(rows: Rows) -> Signal | None:
@@ -113,4 +112,5 @@ RULE = Rule(
     limitations="A single row of 0 is normal at the start of a warm-up and at the end of a schedule. A small learning "
     "rate may be rounded to 0: a 0 printed with decimals, such as 0.000, does not count, and in a console any 0 counts "
     "only after larger values. If tokens are clipped or the KL more than doubles, the rule assumes the same.",
+    leaves_nothing=lambda hit: True,
 )

@@ -8,8 +8,7 @@ from holdfast.diagnose.log.trailing import noise
 from holdfast.diagnose.rules._parts.sampler import TRAINED_TIMES
 from holdfast.diagnose.rules._parts.series import CORRECT, ENTROPY, GAP, INCORRECT, LENGTH, TRAINED
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def trains_more_tokens(rows: Rows) -> Signal:
@@ -52,7 +51,6 @@ RULE = Rule(
     code="MSK001",
     title="observation tokens in the loss",
     kind="logged cause",
-    needs=((TRAINED, LENGTH), SURPRISE),
     checks=(
         Check(
             series=(TRAINED, LENGTH),

@@ -7,8 +7,7 @@ import numpy as np
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules._parts.series import CORRECT, INCORRECT, MIXED, K
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def is_observed(log: Log) -> bool:
@@ -39,7 +38,6 @@ ONE_SIDED_SHARE = 0.8
 RULE = Rule(
     code="OBS001",
     title="correct and incorrect rollouts not distinguished",
-    needs=((K, MIXED),),
     applies=is_observed,
     checks=(
         Check(

@@ -18,12 +18,10 @@ from holdfast.diagnose.log.trailing import (
     mean_at_first,
     trailing_mean,
 )
-from holdfast.diagnose.rules._parts.reward import falling
 from holdfast.diagnose.rules._parts.sampler import usual_before
 from holdfast.diagnose.rules._parts.series import CLIPPED, REWARD, STALENESS
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal, falling
 
 
 def grows_stale(rows: Rows) -> Signal | None:
@@ -115,7 +113,6 @@ RULE = Rule(
     code="OFP001",
     title="rollouts too old for the update",
     kind="symptom",  # a policy that breaks clips more tokens too, and what breaks it comes first
-    needs=((STALENESS,), (CLIPPED, REWARD)),
     checks=(
         Check(
             series=(STALENESS,),
@@ -137,7 +134,7 @@ RULE = Rule(
     ),
     # A single step explains the clipping, and a policy that breaks clips too.
     suppressed_by=("STP001", "SMP001", "SMP003", "MSK001"),
-    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
+    suppressed_by_earlier=COLLAPSING,
     meaning="Rollouts are many updates old, or ever more tokens are clipped, and the reward suffers.",
     impact="The policy has moved on since the rollouts were sampled. Clipping removes their gradient, or lets through "
     "importance weights that are mostly noise.",

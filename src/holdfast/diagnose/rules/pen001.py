@@ -11,8 +11,7 @@ from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules._parts.moves import policy_moved
 from holdfast.diagnose.rules._parts.series import MIXED, K
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows, from_start
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 ACTIVE = "penalty/active_fraction"
 TERM = "loss/penalty"

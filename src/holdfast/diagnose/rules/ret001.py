@@ -17,7 +17,6 @@ RULE = Rule(
     title="retriever failing",
     kind="logged cause",
     applies=searches,
-    needs=((FAILED_SEARCHES,), (FAILED_ROLLOUTS,)),
     checks=(
         Check(
             series=(FAILED_SEARCHES,),
@@ -39,4 +38,5 @@ RULE = Rule(
     ),
     limitations="One bad step is enough if 30 % or more fail. The rule does not notice a retriever that returns "
     "useless passages.",
+    rollouts="failed",
 )

@@ -14,7 +14,6 @@ RULE = Rule(
     title="searches return nothing",
     kind="logged cause",
     applies=searches,
-    needs=((EMPTY_SEARCHES,),),
     checks=(
         Check(
             series=(EMPTY_SEARCHES,),
@@ -31,4 +30,5 @@ RULE = Rule(
     ),
     limitations="Only rollouts of holdfast log how many searches return nothing. The rule does not notice a "
     "retriever that returns the same passage for every query.",
+    rollouts="empty",
 )

@@ -14,11 +14,65 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.diagnose.finding import Finding
-from holdfast.diagnose.log import Log, has
+from holdfast.diagnose.log import REWARDS, Log, Series, as_of, finite, has, reward_curve
 from holdfast.diagnose.log.trailing import Span, Truths, Values, held, merged, spans
-from holdfast.diagnose.rules._parts.reward import falling
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy
-from holdfast.diagnose.rules.rows import Rows, rows_of
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some series of a log where all of them have a value."""
+
+    log: Log
+    names: tuple[str, ...]
+    steps: NDArray[np.int64]
+    """[N], strictly increasing."""
+    columns: tuple[Values, ...]
+    """[N] each, in the order of `names`."""
+
+    def latest(self, name: str, of: Callable[[Values], Values] | None = None) -> Values:
+        """[N]: the last value of another series at or before each step. With `of`, the last value of that function of
+        the series. NaN before the first value, and everywhere if the series is not logged.
+        """
+        if name not in self.log.series:
+            return np.broadcast_to(np.nan, len(self.steps))
+        known = finite(self.log.series[name])
+        return as_of(known if of is None else Series(known.steps, of(known.values)), self.steps)
+
+    def is_zero(self, name: str) -> Truths:
+        """[N]: whether the last value of a series is exactly 0, which one that is printed as 0.000 need not be."""
+        series = self.log.series.get(name)
+        return np.asarray((self.latest(name) == 0) & (series is not None and not series.rounded))
+
+    def where(self, name: str, condition: Callable[[Values], Truths]) -> Truths:
+        """[N]: whether another series fulfilled a condition at its last value; False where it has none so far."""
+        return self.latest(name, lambda values: condition(values).astype(float)) > 0
+
+
+def from_start(row: int) -> int:
+    """`Signal.began` of what has been so since the first row."""
+    return 0
+
+
+def rows_of(log: Log, names: tuple[str, ...], *, raw: bool = False) -> Rows:
+    """The steps at which all of the series are logged and finite; with `raw`, finite or not. The log must have all."""
+    series = [log.series[name] if raw else finite(log.series[name]) for name in names]
+    steps = series[0].steps
+    if all(np.array_equal(steps, part.steps) for part in series[1:]):
+        return Rows(log, names, steps, tuple(part.values for part in series))
+    for part in series[1:]:
+        steps = np.intersect1d(steps, part.steps, assume_unique=True)
+    return Rows(log, names, steps, tuple(part.values[np.searchsorted(part.steps, steps)] for part in series))
+
+
+def falling(rows: Rows) -> Truths:
+    """[N]: where the reward has probably fallen, by the best reward that is logged so far."""
+    result = np.full(len(rows.steps), np.nan)
+    for name in REWARDS:
+        if np.isnan(result).any() and (curve := reward_curve(rows.log, name)) is not None:
+            known = as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps)
+            result = np.where(np.isnan(result), known, result)
+    return result > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +156,19 @@ class Check:
     """The series a chart should show, as far as they are logged by then. Default: `series`, and others in evidence."""
     remedy: Remedy | None = None
     """Replaces the remedy of the rule."""
-    raw: bool = False
-    """Whether values that are not finite make rows too."""
     level: HitLevel = "finding"
     """The level of what it finds."""
     kind: Kind | None = None
     """Replaces the kind of the rule."""
 
-    def find(self, log: Log) -> tuple[list[Span], Callable[[int], Hit]] | None:
-        """Every time that rows show it, and what was found at the first step of one; None if no row shows it."""
+    def find(self, log: Log, *, raw: bool = False) -> tuple[list[Span], Callable[[int], Hit]] | None:
+        """Every time that rows show it, and what was found at the first step of one; None if no row shows it. With
+        `raw`, values that are not finite make rows too."""
         begins = _begin(log, self.series)
         ends = min((step for names in self.better if (step := _begin(log, names)) is not None), default=None)
         if begins is None or (ends is not None and ends <= begins):
             return None
-        rows = rows_of(log if ends is None else log.until(ends - 1), self.series, raw=self.raw)
+        rows = rows_of(log if ends is None else log.until(ends - 1), self.series, raw=raw)
         if not len(rows.steps):
             return None
         signal = self.signal(rows)
@@ -154,6 +207,27 @@ def _begin(log: Log, names: tuple[str, ...]) -> int | None:
     return max(begun) if len(begun) == len(names) else None
 
 
+Outcome = Literal["correct", "incorrect", "failed", "empty", "unanswered", "truncated"]
+"""Of a rollout. Empty: with a search that found nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How `diagnose.outlook` names what came after a finding."""
+
+    fact: str
+    """The name of the fact whose value is the step."""
+    words: str
+    """What the rest of the run came after, with a place for the `step`."""
+    is_final: Callable[[Log, int], bool] = lambda log, step: True
+    """Whether it is so from this step to the end of the log."""
+
+
+COLLAPSING = ("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001")
+"""Codes of a policy that decays or has collapsed. It samples unlikely tokens, clips more and leaves its reference, so
+what shows later may follow from that."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One code: how it is detected, and what the user should know about it."""
@@ -162,16 +236,17 @@ class Rule:
     """Stable, such as `LLD003`."""
     title: str
     kind: Kind = "likely cause"
-    needs: tuple[tuple[str, ...], ...]
-    """Sets of series, the best first. The rule can decide if all series of one set are logged."""
+    needs: tuple[tuple[str, ...], ...] = ()
+    """Sets of series, the best first: the rule can decide if all series of one set are logged. Default: those of the
+    checks."""
     equal_needs: bool = False
     """Whether each of these sets is as good as the first."""
     applies: Callable[[Log], bool] = lambda log: True
     """Whether the rule applies to a log: without a penalty, no penalty can be inert."""
     checks: tuple[Check, ...]
     """Where several detect something, the first of them says what; at the same step, the one that comes first here."""
-    every_row: bool = False
-    """Whether the rule looks at every row of the log, not at one for each rollout batch."""
+    reads: Literal["batches", "rows", "rows with NaN"] = "batches"
+    """What a row is: a rollout batch, or a row of the log as it is, where numbers that are not finite count or not."""
 
     meaning: str
     """One sentence."""
@@ -190,10 +265,22 @@ class Rule:
     """Codes that lead to this one. An earlier finding of one of them hides this one while it holds."""
     phase: Literal["stagnation", "decay", "collapse"] | None = None
     """The phase of a likelihood collapse that begins with this finding (arXiv 2512.04220)."""
+    leaves_nothing: Callable[[Hit], bool] = lambda hit: False
+    """Whether nothing can be learned while the finding holds, so that the run is broken."""
+    looks_like_learning: bool = False
+    """Whether a run that learns shows it too. It then explains only a reward that is certainly flat."""
+    ending: Ending | None = None
+    """If the rest of a run is worth nothing once this is found."""
+    rollouts: Outcome | None = None
+    """The outcome of the rollouts to look at; None for those of any outcome."""
+
+    def __post_init__(self) -> None:
+        if not self.needs:
+            object.__setattr__(self, "needs", tuple(dict.fromkeys(check.series for check in self.checks)))
 
     def rows(self, log: Log, batches: Log) -> Log:
         """The log that this rule looks at: the whole log, or the log with a row for each rollout batch."""
-        return log if self.every_row else batches
+        return batches if self.reads == "batches" else log
 
     def find(self, log: Log) -> Hit | None:
         """What was found last, which is a note once it is over; None if nothing was. What several checks find at the
@@ -209,8 +296,8 @@ class Rule:
 
     def _find(self, log: Log, level: HitLevel) -> Hit | None:
         """What the checks of one level find."""
-        checks = (check for check in self.checks if check.level == level)
-        found = [times for check in checks if (times := check.find(log)) is not None]
+        checks, raw = (check for check in self.checks if check.level == level), self.reads == "rows with NaN"
+        found = [times for check in checks if (times := check.find(log, raw=raw)) is not None]
         if not found:
             return None
         all_times = merged(span for times, _ in found for span in times)

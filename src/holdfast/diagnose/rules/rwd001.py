@@ -13,8 +13,7 @@ from holdfast.diagnose.log.collapse import BREAK_ROWS, Curve, Smoothed, reward_r
 from holdfast.diagnose.log.trailing import Truths, Values, highest, last_where, lowest
 from holdfast.diagnose.rules._parts.contrast import break_of, is_unlikely, same_text
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy, advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Hit, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Ending, Hit, Rows, Rule, Signal
 
 
 def may_be_broken(rows: Rows) -> Truths:
@@ -113,7 +112,6 @@ RULE = Rule(
     code="RWD001",
     title="reward collapse",
     kind="symptom",
-    needs=tuple((name,) for name in REWARDS),
     equal_needs=True,
     # For each reward, the best first: a fall of the policy, and one that came at once while its rollouts stayed.
     checks=tuple(
@@ -147,4 +145,6 @@ RULE = Rule(
     "and the rollouts keep their entropy and length, the finding says so. It becomes a note once the reward is "
     "within 20 % of its peak again. With negative rewards, the shares are of the range of the reward so far, "
     "including 0.",
+    rollouts="incorrect",
+    ending=Ending(fact="fell for good", words="it fell for good"),
 )

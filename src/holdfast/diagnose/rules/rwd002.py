@@ -8,8 +8,7 @@ from holdfast.diagnose.rules._parts.functions import functions_of
 from holdfast.diagnose.rules._parts.reward import may_lose
 from holdfast.diagnose.rules._parts.series import ANSWERED, EM, REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def answers_less(rows: Rows) -> Signal:
@@ -58,7 +57,6 @@ RULE = Rule(
     code="RWD002",
     title="reward without answers",
     kind="symptom",
-    needs=((ANSWERED, REWARD), (EM, REWARD)),
     applies=is_about_answers,
     checks=(
         Check(
@@ -85,4 +83,5 @@ RULE = Rule(
         also={"holdfast": "Correctness needs the most weight."},
     ),
     limitations="The rule needs the share of answered rollouts, or a score besides the reward.",
+    rollouts="unanswered",
 )

@@ -24,8 +24,7 @@ from holdfast.diagnose.rules._parts.functions import FORM, functions_of, has_fun
 from holdfast.diagnose.rules._parts.reward import has_risen, may_lose
 from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def trade_places(rows: Rows, *, form: bool) -> Signal | None:
@@ -121,7 +120,6 @@ def _declines(values: Values, smooth: Values) -> Truths:
 RULE = Rule(
     code="RWD003",
     title="reward functions diverge",
-    needs=((REWARD,),),
     applies=has_functions,
     checks=(
         Check(

@@ -9,8 +9,7 @@ from holdfast.diagnose.log.collapse import TREND_ERRORS, WINDOW, course, is_flat
 from holdfast.diagnose.log.trailing import Values, trailing_mean
 from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows, from_start
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 
 def never_rose(rows: Rows) -> Signal | None:
@@ -36,7 +35,6 @@ RULE = Rule(
     code="RWD004",
     title="reward has not risen",
     kind="symptom",
-    needs=((REWARD,),),
     checks=(
         Check(
             series=(REWARD,),

@@ -11,8 +11,7 @@ from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules._parts.functions import functions_of, has_functions, plain_name
 from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import CHECK_REWARD
-from holdfast.diagnose.rules.rows import Rows, from_start
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 
 def never_earned(rows: Rows) -> Signal | None:
@@ -41,7 +40,6 @@ RULE = Rule(
     code="RWD005",
     title="reward function always 0",
     kind="from the start",
-    needs=((REWARD,),),
     applies=has_functions,
     checks=(
         Check(

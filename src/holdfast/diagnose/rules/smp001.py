@@ -10,12 +10,10 @@ from functools import partial
 import numpy as np
 
 from holdfast.diagnose.log.trailing import Truths, held, highest, lowest, margin, rows_since, trailing_mean
-from holdfast.diagnose.rules._parts.reward import falling
 from holdfast.diagnose.rules._parts.sampler import MEASURES, Measure, of_sampled
 from holdfast.diagnose.rules._parts.series import CORRECT, ENTROPY, GAP, INCORRECT, REWARD
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
 
 MASS = "sampler/mask_mass"
 MASKED = "sampler/mask_in_loss"

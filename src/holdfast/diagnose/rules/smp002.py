@@ -10,8 +10,7 @@ from holdfast.diagnose.log.trailing import highest, trailing_mean
 from holdfast.diagnose.rules._parts.sampler import MEASURES, grows, samples_elsewhere, times_usual
 from holdfast.diagnose.rules._parts.series import IMPORTANCE_RATIO, LENGTH
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal
 
 
 def loses_weight(rows: Rows) -> Signal:
@@ -40,7 +39,6 @@ FEWEST_ROWS = 5
 RULE = Rule(
     code="SMP002",
     title="mismatch between sampler and trainer grows",
-    needs=(*((measure.series,) for measure in MEASURES), (IMPORTANCE_RATIO,)),
     equal_needs=True,
     applies=samples_elsewhere,
     checks=(
@@ -66,7 +64,7 @@ RULE = Rule(
     ),
     suppressed_by=("MSK001", "SMP001", "SMP003", "STP001"),
     # In a policy that breaks, unlikely tokens are sampled, and on those the engines differ most.
-    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
+    suppressed_by_earlier=COLLAPSING,
     meaning="The log-probs of sampler and trainer differ several times as much as at the start of the run, or their "
     "importance ratio is far below 1.",
     impact="Rollouts no longer come from the policy that is trained, so the importance ratios are wrong. In "

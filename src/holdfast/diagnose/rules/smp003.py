@@ -12,8 +12,7 @@ from holdfast.diagnose.log.trailing import Values
 from holdfast.diagnose.rules._parts.sampler import MEASURES, grows, samples_elsewhere
 from holdfast.diagnose.rules._parts.series import GAP, RATE
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal
 
 
 def grows_with_updates(rows: Rows, *, grown: float, is_kl: bool) -> Signal:
@@ -68,7 +67,6 @@ UNSYNCED = (
 RULE = Rule(
     code="SMP003",
     title="sampler does not get the new weights",
-    needs=tuple((name,) for name, *_ in UNSYNCED),
     equal_needs=True,
     applies=has_own_sampler,
     checks=tuple(
@@ -82,7 +80,7 @@ RULE = Rule(
         for name, grown, text, is_kl in UNSYNCED
     ),
     suppressed_by=("MSK001",),
-    suppressed_by_earlier=("STP001", "SMP001", "LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
+    suppressed_by_earlier=("STP001", "SMP001", *COLLAPSING),
     meaning="The difference between sampler and trainer grows with every update since the first.",
     impact="Rollouts come from an old policy, so the reward that is logged is that of the old policy too and stands "
     "still. The importance ratios grow until the updates are noise.",

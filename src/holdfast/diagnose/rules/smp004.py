@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from holdfast.diagnose.log.trailing import mean_at_first, trailing_mean
-from holdfast.diagnose.rules._parts.reward import falling
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal, falling
 
 ESS = "sampler/ess"
 _MESSAGE = (
@@ -38,7 +36,6 @@ a half the weights vary as much as their mean: half of the rollouts are spent on
 RULE = Rule(
     code="SMP004",
     title="importance weights leave few rollouts",
-    needs=((ESS,),),
     applies=lambda log: ESS in log.series,
     checks=(
         Check(
@@ -57,7 +54,7 @@ RULE = Rule(
         ),
     ),
     suppressed_by=("MSK001", "SMP001", "SMP003", "STP001"),
-    suppressed_by_earlier=("OFP001", "LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
+    suppressed_by_earlier=("OFP001", *COLLAPSING),
     meaning="The weights of sampler and trainer differ so much between rollouts that a few of them decide the update.",
     impact="The update is mostly noise of the weights. In published runs with old rollouts a small effective sample "
     "size comes before the collapse (arXiv 2602.17616).",

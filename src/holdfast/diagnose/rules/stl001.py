@@ -15,8 +15,7 @@ from holdfast.diagnose.rules._parts.functions import functions_of
 from holdfast.diagnose.rules._parts.reward import has_risen
 from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows, from_start
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 
 def able(log: Log) -> Iterator[tuple[str, Series]]:
@@ -130,7 +129,6 @@ def stood_still(rows: Rows) -> Signal | None:
 RULE = Rule(
     code="STL001",
     title="series stands still",
-    needs=((REWARD,),),
     checks=(
         Check(
             series=(REWARD,),

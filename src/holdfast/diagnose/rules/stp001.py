@@ -27,7 +27,6 @@ from holdfast.diagnose.log.trailing import (
 from holdfast.diagnose.rules._parts.reward import (
     ROWS_TO_FORGET,
     did_no_harm,
-    falling,
     has_risen,
     is_near_best,
     long_not_preferred,
@@ -47,8 +46,7 @@ from holdfast.diagnose.rules._parts.series import (
 )
 from holdfast.diagnose.rules._parts.tools import MAX_EMPTY_FRACTION, MAX_FAILED_FRACTION
 from holdfast.diagnose.rules.remedies import SMALLER_STEPS
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
 
 DISPLACEMENT = "displacement/correct"
 

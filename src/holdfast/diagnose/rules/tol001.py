@@ -11,8 +11,7 @@ from holdfast.diagnose.log.trailing import break_in, delayed, highest, last_wher
 from holdfast.diagnose.rules._parts.series import CALLS, REWARD, TURNS
 from holdfast.diagnose.rules._parts.tools import ONE_TURN, USED_TURNS
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows, from_start
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal, from_start
 
 EVALUATED = "eval/searches"
 
@@ -147,7 +146,7 @@ RULE = Rule(
     ),
     # A tool that fails is left alone for a reason, and a policy that breaks does not write calls.
     suppressed_by=("RET001", "RET002", "TOL002", "STP001"),
-    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "ENT003", "RWD001"),
+    suppressed_by_earlier=(*COLLAPSING, "ENT003"),
     meaning="The agent called its tool, and now hardly ever does.",
     impact="It answers from memory or guesses. Rollouts without calls have nothing to teach about calls, so the agent "
     "seldom returns to them by itself.",

@@ -20,8 +20,7 @@ from holdfast.diagnose.log.trailing import (
 from holdfast.diagnose.rules._parts.series import CALLS, LENGTH, REWARD, TURNS
 from holdfast.diagnose.rules._parts.tools import ONE_TURN, USED_TURNS
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows, from_start
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 FAILED = "rollout/failed_call_fraction"
 
@@ -121,7 +120,6 @@ RULE = Rule(
     code="TOL002",
     title="tool calls fail",
     kind="logged cause",
-    needs=((FAILED,), (LENGTH, TURNS, REWARD)),
     applies=lambda log: has(log, FAILED) or has(log, LENGTH, TURNS, REWARD),
     checks=(
         Check(

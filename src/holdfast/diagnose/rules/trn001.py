@@ -26,8 +26,7 @@ from holdfast.diagnose.rules._parts.reward import is_down, is_low
 from holdfast.diagnose.rules._parts.series import ADVANTAGE, LENGTH, MIXED, REWARD, TRUNCATED
 from holdfast.diagnose.rules._parts.truncation import ALL_TRUNCATED, MUCH_FRACTION
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows, from_start
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 
 def all_are_truncated(rows: Rows, *, at_first: bool) -> Signal:
@@ -268,4 +267,5 @@ RULE = Rule(
     limitations="The rule finds a rising share, a share of 75 % or more from the start, ten rows in which nearly all "
     "are truncated, and growth caused by advantages. Late in other collapses, rollouts ramble, and truncation is only "
     "a symptom: look at earlier findings. Long rollouts are not reported while the reward rises with them.",
+    rollouts="truncated",
 )

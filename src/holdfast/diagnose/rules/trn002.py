@@ -8,8 +8,7 @@ from holdfast.diagnose.log.trailing import margin, mean_at_first, trailing_mean
 from holdfast.diagnose.rules._parts.functions import more_is_earned
 from holdfast.diagnose.rules._parts.series import LENGTH, REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def grow_for_nothing(rows: Rows) -> Signal:

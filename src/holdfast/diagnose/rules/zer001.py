@@ -9,8 +9,7 @@ from holdfast.diagnose.rules._parts.contrast import contrast_of
 from holdfast.diagnose.rules._parts.moves import KL_MOVES
 from holdfast.diagnose.rules._parts.series import CLIPPED, KL, LOSS, NORM, REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Check, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
 def are_normal(rows: Rows) -> Signal:
@@ -52,7 +51,7 @@ RULE = Rule(
     title="zeros that are normal",
     needs=((REWARD, LOSS), (REWARD, CLIPPED), (REWARD, KL)),
     equal_needs=True,
-    every_row=True,
+    reads="rows",
     checks=(Check(series=(REWARD,), signal=are_normal, message="{reasons}", level="note"),),
     suppressed_by=("GRD002", "GRD003", "GRP001"),
     meaning="The loss, the clip ratio or the KL is 0 for a harmless reason. The policy still learns.",

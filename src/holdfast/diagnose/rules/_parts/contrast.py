@@ -12,7 +12,7 @@ from holdfast.diagnose.log.collapse import reward_range
 from holdfast.diagnose.log.trailing import Truths, Values, delayed, highest, lowest, noise, rows_since, trailing_mean
 from holdfast.diagnose.rules._parts.series import ANSWERED, ENTROPY, LENGTH, MIXED
 from holdfast.diagnose.rules._parts.truncation import without_room
-from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Rows
 
 Rank = NDArray[np.int64]
 

@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from holdfast.diagnose.log.trailing import Truths, Values, highest, margin, needed, trailing_mean
-from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Rows
 
 DISPLACEMENT = ("displacement/correct", "displacement/fraction", "likelihood/correct")
 DRIFT = ("drift/positive", "likelihood/positive")

@@ -8,11 +8,11 @@ from itertools import combinations
 
 import numpy as np
 
-from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.log import Log, Series, has
 from holdfast.diagnose.log.trailing import Truths
 from holdfast.diagnose.rules._parts.reward import has_risen
 from holdfast.diagnose.rules._parts.series import REWARD
-from holdfast.diagnose.rules.rows import Rows, rows_of
+from holdfast.diagnose.rules.rule import Rows, rows_of
 
 
 def functions_of(log: Log) -> tuple[str, ...]:
@@ -90,5 +90,6 @@ is a note."""
 
 
 def is_earned_by_form(log: Log) -> bool:
-    """Whether the rollouts earn nothing but what functions of form give: none of the others has risen."""
-    return bool(_of_content(log)) and not more_is_earned(rows_of(log, (REWARD,)))[-1]
+    """Whether the rollouts earn nothing but what functions of form give: none of the others has risen. A log without
+    the mean reward, whose curve is that of evaluations, does not say so."""
+    return bool(_of_content(log)) and has(log, REWARD) and not more_is_earned(rows_of(log, (REWARD,)))[-1]

@@ -6,11 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from holdfast.diagnose.log import REWARDS, Series, as_of, reward_curve
 from holdfast.diagnose.log.collapse import TREND_ERRORS, curve_of, reward_range
 from holdfast.diagnose.log.trailing import Truths, Values, highest, lowest, mean_at_first, trailing_mean, trend
 from holdfast.diagnose.rules._parts.series import ADVANTAGE, REWARD
-from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Rows
 
 
 def may_lose(reward: Values) -> Values:
@@ -111,16 +110,6 @@ SOLVED = 0.9
 def is_down(rows: Rows) -> Truths:
     """[N]: where RWD001 says that the reward is down."""
     return rows.where(REWARD, lambda reward: curve_of(reward).down)
-
-
-def falling(rows: Rows) -> Truths:
-    """[N]: where the reward has probably fallen, by the best reward that is logged so far."""
-    result = np.full(len(rows.steps), np.nan)
-    for name in REWARDS:
-        if np.isnan(result).any() and (curve := reward_curve(rows.log, name)) is not None:
-            known = as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps)
-            result = np.where(np.isnan(result), known, result)
-    return result > 0
 
 
 ROWS_TO_FORGET = 20

@@ -16,8 +16,7 @@ import numpy as np
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.trailing import Truths, Values, break_in, held
 from holdfast.diagnose.rules._parts.series import ENTROPY, IMPORTANCE_RATIO, LENGTH, TRAINED
-from holdfast.diagnose.rules.rows import Rows
-from holdfast.diagnose.rules.rule import Signal
+from holdfast.diagnose.rules.rule import Rows, Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from holdfast.diagnose.log.trailing import Truths
 from holdfast.diagnose.rules._parts.functions import more_is_earned
 from holdfast.diagnose.rules._parts.reward import is_low
 from holdfast.diagnose.rules._parts.series import REWARD, TRUNCATED
-from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Rows
 
 
 def without_room(rows: Rows) -> Truths:
