@@ -18,8 +18,8 @@ from holdfast.diagnose.outlook import (
     SAVED,
     SHARE,
     TIME_SHARE,
+    in_words,
     reaches,
-    told,
 )
 
 FELL, NO_CONTRAST = "fell for good", "no contrast since"
@@ -43,28 +43,28 @@ def test_the_share_after_a_fall_for_good_and_of_the_time_where_it_is_logged() ->
     facts = diagnose(log_of(reward__mean=COLLAPSE)).facts
     assert 40 < facts[FELL] < 60
     assert facts[SHARE] == pytest.approx((100 - facts[FELL]) / 100)
-    assert TIME_SHARE not in facts and "fell for good" in told(facts) and "of its time" not in told(facts)
+    assert TIME_SHARE not in facts and "fell for good" in in_words(facts) and "of its time" not in in_words(facts)
     times = [10.0] * 60 + [30.0] * 40
     facts = diagnose(log_of(reward__mean=COLLAPSE, time__step_s=times)).facts
     fell = int(facts[FELL])
     assert facts[TIME_SHARE] == pytest.approx(sum(times[fell:]) / sum(times))
-    assert facts[TIME_SHARE] > facts[SHARE] and f"({facts[TIME_SHARE]:.0%} of its time)" in told(facts)
+    assert facts[TIME_SHARE] > facts[SHARE] and f"({facts[TIME_SHARE]:.0%} of its time)" in in_words(facts)
 
 
 def test_nothing_is_wasted_by_a_run_that_came_back_or_held() -> None:
     back = [0.6] * 40 + [0.1] * 15 + [0.1 + 0.05 * k for k in range(10)] + [0.6] * 40
     for rewards in (back, [0.2 + 0.005 * k for k in range(100)]):
         facts = diagnose(log_of(reward__mean=rewards)).facts
-        assert not {FELL, SHARE, GOOD} & set(facts) and told(facts) == ""
+        assert not {FELL, SHARE, GOOD} & set(facts) and in_words(facts) == ""
 
 
 def test_a_learning_rate_of_zero() -> None:
     rewards = [0.2 + 0.005 * k for k in range(100)]
     facts = diagnose(log_of(reward__mean=rewards, lr=[1e-6] * 70 + [0.0] * 30)).facts
     assert facts[NO_RATE] == 71 and facts[SHARE] == pytest.approx(0.29)
-    assert "the learning rate became 0 at step 71" in told(facts)
+    assert "the learning rate became 0 at step 71" in in_words(facts)
     schedule = diagnose(log_of(reward__mean=rewards, lr=[1e-6 * (99 - k) for k in range(100)])).facts
-    assert schedule[NO_RATE] == 100 and told(schedule) == ""
+    assert schedule[NO_RATE] == 100 and in_words(schedule) == ""
     assert NO_RATE not in diagnose(log_of(reward__mean=rewards, lr=[1e-6] * 40 + [0.0] * 30 + [1e-6] * 30)).facts
 
 
@@ -85,7 +85,7 @@ def test_the_last_good_checkpoint(host: str, settings: dict[str, object], saved:
     facts = diagnose(log_of(host, settings, reward__mean=COLLAPSE)).facts
     assert 40 <= facts[GOOD] <= 44  # the running mean is highest a few rows after the last rise
     assert facts.get(SAVED) == saved
-    said = told(facts)
+    said = in_words(facts)
     if saved:
         assert f"Last good checkpoint: step {saved}." in said
     else:
@@ -132,7 +132,7 @@ def test_entropy_is_told_only_within_the_length_of_the_run() -> None:
     rewards = 0.2 + 0.005 * steps
     soon = diagnose(log_of(reward__mean=rewards, entropy__mean=np.exp(-0.025 * steps))).facts
     assert soon[FLOOR_STEP] == pytest.approx(math.log(50) / 0.025, rel=0.03)  # 0.02 nats
-    assert f"entropy reaches 0.02 nats, the level of ENT002, at about step {soon[FLOOR_STEP]:.0f}." in told(soon)
+    assert f"entropy reaches 0.02 nats, the level of ENT002, at about step {soon[FLOOR_STEP]:.0f}." in in_words(soon)
     assert FLOOR_STEP not in diagnose(log_of(reward__mean=rewards, entropy__mean=np.exp(-0.01 * steps))).facts
     # 0.1 nats a rollout are 0.05 a token if a rollout has two, and ln 20 / 0.025 = 120.
     short = log_of(reward__mean=rewards, entropy__mean=np.exp(-0.025 * steps), rollout__length=[2.0] * 100)

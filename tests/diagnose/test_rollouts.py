@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from holdfast.cli.main import app
 from holdfast.diagnose.readers import read_log
 from holdfast.diagnose.readers.rollouts.conversation import answer_of, conversation_of
-from holdfast.diagnose.readers.rollouts.files import MOST_ROLLOUTS, Rollouts, rollouts_at
+from holdfast.diagnose.readers.rollouts.files import MAX_ROLLOUTS, Rollouts, rollouts_at
 from holdfast.diagnose.readers.rollouts.record import SampledRollout, SampledTurn
 from holdfast.diagnose.texts import text_findings, thought_of
 
@@ -151,7 +151,7 @@ def test_too_many_rollouts_are_thinned_by_steps(tmp_path: Path) -> None:
     rows = (json.dumps({"step": k // 8, "prompt": "q", "completion": str(k), "reward": 1}) for k in range(24_000))
     read = rollouts_at(put(tmp_path, "many.jsonl", "\n".join(rows)))
     steps = sorted({rollout.step for rollout in read.rollouts})
-    assert MOST_ROLLOUTS / 4 < len(read.rollouts) <= MOST_ROLLOUTS and steps[0] == 0 and steps[-1] == 2999
+    assert MAX_ROLLOUTS / 4 < len(read.rollouts) <= MAX_ROLLOUTS and steps[0] == 0 and steps[-1] == 2999
     assert max(b - a for a, b in pairwise(steps)) < 10 and "24,000" in read.notes[0]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log, Series
-from holdfast.diagnose.outlook import told
+from holdfast.diagnose.outlook import in_words
 from holdfast.diagnose.report.data import page_data
 from holdfast.diagnose.report.samples import ReportedRun
 from holdfast.diagnose.seconds import FIRST, LAST, facts_of_seconds, seconds_of
@@ -68,10 +68,10 @@ def test_nothing_is_counted_twice(case: str) -> None:
 
 def test_what_waits_is_told_and_a_log_without_seconds_tells_nothing() -> None:
     waits = {"time/forward_backward": 9.0, "time/wait_for_batch": 6.0}
-    assert "trainer waits for rollouts 40%" in told(facts_of_seconds(log_of("prime-rl", dict(waits))))
-    assert "waits" not in told(facts_of_seconds(log_of("prime-rl", dict(waits) | {"time/wait_for_batch": 1.0})))
+    assert "trainer waits for rollouts 40%" in in_words(facts_of_seconds(log_of("prime-rl", dict(waits))))
+    assert "waits" not in in_words(facts_of_seconds(log_of("prime-rl", dict(waits) | {"time/wait_for_batch": 1.0})))
     tools = {"timing_s/gen": 50.0, "timing_s/agent_loop/slowest/tool_calls": 30.0, "timing_s/step": 100.0}
-    assert "waits for tools and rewards 30%" in told(facts_of_seconds(log_of("verl", dict(tools))))
+    assert "waits for tools and rewards 30%" in in_words(facts_of_seconds(log_of("verl", dict(tools))))
     assert facts_of_seconds(log_of("verl", {"critic/score/mean": 1.0})) == {}
 
 
@@ -88,7 +88,7 @@ def test_what_waits_is_told_and_a_log_without_seconds_tells_nothing() -> None:
 def test_a_slow_step_is_told_unless_rollouts_explain_it(seconds: np.ndarray, length: np.ndarray, slower: bool) -> None:
     logged = {"time/step_s": seconds.tolist(), "rollout/length": length.tolist()}
     facts = facts_of_seconds(log_of("holdfast", logged, len(seconds)))
-    assert (facts.keys() >= {FIRST, LAST}) == slower and ("slower" in told(facts)) == slower
+    assert (facts.keys() >= {FIRST, LAST}) == slower and ("slower" in in_words(facts)) == slower
 
 
 def test_the_page_stacks_the_parts_of_one_run_and_compares_whole_steps_of_several() -> None:

@@ -76,7 +76,7 @@ def _everything(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
 def _head(console: Console, log: Log, diagnosis: Diagnosis, reading_notes: int) -> list[Text]:
     """The name of the run, the verdict, the course of the reward, and what the reader of the log noticed."""
     from holdfast.diagnose.finding import headline
-    from holdfast.diagnose.outlook import told
+    from holdfast.diagnose.outlook import in_words
 
     left = len(log.notes) - reading_notes
     hidden = (
@@ -86,7 +86,7 @@ def _head(console: Console, log: Log, diagnosis: Diagnosis, reading_notes: int) 
     said = Text(headline(log, diagnosis))
     said.stylize("bold", 0, len(diagnosis.verdict.word) + 1)
     lines += _wrapped(console, said, first=Text(), rest=Text()) + _why(console, diagnosis.verdict)
-    if end := told(diagnosis.facts):
+    if end := in_words(diagnosis.facts):
         lines += _paragraph(console, end)
     for note in log.notes[:reading_notes]:
         lines += _paragraph(console, f"note: {note}", style="dim")

@@ -22,7 +22,7 @@ from holdfast.diagnose.readers.reader import dotted
 
 WINDOWS = (5, 10, 40, 160)
 """Rows of the means: few show a large difference soon, many show a small one."""
-FEWEST_WINDOWS = 4
+MIN_WINDOWS = 4
 """Windows in a log for a mean to be used."""
 BY_CHANCE = 0.01
 """Probability that two runs that differ by noise alone seem to differ, over all series and rows together. |N(0, 1)|
@@ -89,7 +89,7 @@ def compare(a: Log, b: Log) -> Comparison:
 def _at_shared_steps(a: Series, b: Series) -> tuple[NDArray[np.int64], Values, Values] | None:
     """(steps, values of a, values of b) of the steps that both have; None if these are too few for any mean."""
     steps, at, other = np.intersect1d(a.steps, b.steps, assume_unique=True, return_indices=True)
-    return (steps, a.values[at], b.values[other]) if len(steps) >= FEWEST_WINDOWS * WINDOWS[0] else None
+    return (steps, a.values[at], b.values[other]) if len(steps) >= MIN_WINDOWS * WINDOWS[0] else None
 
 
 def _difference(name: str, steps: NDArray[np.int64], a: Values, b: Values, *, tries: int) -> Difference | None:
@@ -111,7 +111,7 @@ def parts_at(difference: Values, window: int, tries: int = 1) -> int | None:
     (62, None)
     """
     rows = len(difference)
-    if rows < FEWEST_WINDOWS * window:
+    if rows < MIN_WINDOWS * window:
         return None
     errors = math.sqrt(2 * math.log(tries * rows / window / BY_CHANCE))
     errors *= 1.0 if rows >= ENOUGH_WINDOWS * window else UNSEEN

@@ -10,7 +10,7 @@ import numpy as np
 from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Log, has, reward_curve
 from holdfast.diagnose.log.batches import joined
-from holdfast.diagnose.log.collapse import WINDOW, Course, Curve, course
+from holdfast.diagnose.log.collapse import WINDOW, Course, Curve, course_of
 from holdfast.diagnose.outlook import outlook
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.remedies import NOTHING
@@ -27,21 +27,23 @@ def diagnose(log: Log) -> Diagnosis:
     """
     batches = joined(log)
     curve = reward_curve(batches)
-    went = Course() if curve is None else course(curve)
+    course = Course() if curve is None else course_of(curve)
     found = hits_of(log, batches)
     hits = without_suppressed(found, RULES)
-    word = word_of(batches, curve, went, hits)
+    word = word_of(batches, curve, course, hits)
     if word in NOT_LEARNING:
         hits = hits | revealed(found, hits)
-    reported = as_findings(log, hits, None if went.half is None else went.half.step, by_verdict(log, hits, went, word))
-    facts = facts_of(log, curve, went)
+    reported = as_findings(
+        log, hits, None if course.half is None else course.half.step, by_verdict(log, hits, course, word)
+    )
+    facts = facts_of(log, curve, course)
     return Diagnosis(
-        verdict=verdict_of(batches, curve, went, reported, facts, hits, word),
+        verdict=verdict_of(batches, curve, course, reported, facts, hits, word),
         findings=tuple(finding for finding in reported if finding.level == "finding"),
         notes=tuple(finding for finding in reported if finding.level == "note"),
         cannot_tell=cannot_tell(log),
         what_to_log=what_to_log(log),
-        course=went,
+        course=course,
         facts=facts | outlook(batches, reported),
     )
 
@@ -127,14 +129,14 @@ def missing_of(log: Log, rule: Rule) -> tuple[str, ...]:
     return tuple(name for name in best_set(log.host, rule.needs) if not has(log, name))
 
 
-def facts_of(log: Log, curve: Curve | None, went: Course) -> dict[str, float]:
+def facts_of(log: Log, curve: Curve | None, course: Course) -> dict[str, float]:
     """Numbers for a headline."""
     facts: dict[str, float] = {"rows": float(len(log.steps))}
     if len(log.steps):
         facts |= {"first step": float(log.steps[0]), "last step": float(log.steps[-1])}
     if curve is not None:
         brief = len(curve.rewards) < 2 * WINDOW  # the first five rows and the last would share some
-        window = WINDOW if went.fall is None else went.fall.rows
+        window = WINDOW if course.fall is None else course.fall.rows
         means = curve.rewards if brief else curve.of(window).means[window - 1 :]
         facts["rows in a mean"] = float(window)
         facts["rewards"] = float(len(curve.rewards))
@@ -143,7 +145,7 @@ def facts_of(log: Log, curve: Curve | None, went: Course) -> dict[str, float]:
         facts["last reward"] = float(means[-1])
         facts["lost at the end"] = float(curve.short.lost[-1])
         facts["down at the end"] = float(curve.fallen[-1])
-        facts["trend"], facts["error of the trend"] = went.change, went.error
+        facts["trend"], facts["error of the trend"] = course.change, course.error
     return facts
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.diagnose.compare import Comparison, first_difference
 from holdfast.diagnose.finding import Diagnosis, Finding, headline
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.outlook import told
+from holdfast.diagnose.outlook import in_words
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.verdict import NOT_LEARNING
 
@@ -23,7 +23,7 @@ def as_markdown(log: Log, diagnosis: Diagnosis) -> str:
     count = len(diagnosis.findings)
     parts = [
         f"### {code(log.name)}: {count or 'no'} finding{'s' * (count != 1)}",
-        plain(f"{headline(log, diagnosis)} {told(diagnosis.facts)}".rstrip()),
+        plain(f"{headline(log, diagnosis)} {in_words(diagnosis.facts)}".rstrip()),
     ]
     verdict = diagnosis.verdict
     if verdict.reasons:

@@ -19,7 +19,7 @@ from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules._parts.series import ENTROPY, LENGTH, RATE
 from holdfast.diagnose.rules.ent002 import EXHAUSTED_NATS, EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS
 from holdfast.diagnose.rules.rwd001 import good_step
-from holdfast.diagnose.seconds import facts_of_seconds, told_of_seconds
+from holdfast.diagnose.seconds import facts_of_seconds, seconds_in_words
 from holdfast.hosts import HOSTS
 
 NO_RATE = "learning rate 0 since"
@@ -59,10 +59,10 @@ def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
     return facts | entropy_floor(batches) | facts_of_seconds(batches)
 
 
-def told(facts: Mapping[str, float]) -> str:
+def in_words(facts: Mapping[str, float]) -> str:
     """The facts of `outlook` in a few short sentences; empty if none is worth a line.
 
-    >>> told({"fell for good": 212.0, SHARE: 0.38, TIME_SHARE: 0.41, GOOD: 187.0, SAVED: 150.0})
+    >>> in_words({"fell for good": 212.0, SHARE: 0.38, TIME_SHARE: 0.41, GOOD: 187.0, SAVED: 150.0})
     '38% of the run (41% of its time) came after it fell for good. Last good checkpoint: step 150.'
     """
     sentences = []
@@ -78,7 +78,7 @@ def told(facts: Mapping[str, float]) -> str:
     if FLOOR_STEP in facts:
         floor = f"{facts[FLOOR]:.2g} nats, the level of ENT002"
         sentences.append(f"At this pace, entropy reaches {floor}, at about step {facts[FLOOR_STEP]:.0f}.")
-    return " ".join([*sentences, *told_of_seconds(facts)])
+    return " ".join([*sentences, *seconds_in_words(facts)])
 
 
 # ---- what was wasted

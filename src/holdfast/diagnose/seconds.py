@@ -29,7 +29,7 @@ STARVES = 0.2
 """Share of the time that the trainer waits, or the engine for tools, from which on it is worth saying."""
 SLOWER = 1.5
 """How many times as long a step takes, beyond what longer rollouts explain."""
-FEWEST_ROWS = 20
+MIN_ROWS = 20
 """Rows of which the first and the last quarter are compared. The first steps compile and load."""
 OVERLAP = 1.05
 """Times a step that its parts may take. If they are more, generation runs beside the trainer."""
@@ -112,7 +112,7 @@ def facts_of_seconds(log: Log) -> dict[str, float]:
 def _slower(seconds: Seconds, length: Series | None) -> dict[str, float]:
     """What a step and a rollout take at first and at last, if steps became slower and rollouts do not explain it."""
     quarter = len(seconds.steps) // 4
-    if length is None or 4 * quarter < FEWEST_ROWS:
+    if length is None or 4 * quarter < MIN_ROWS:
         return {}
     first, last = seconds.total[:quarter], seconds.total[-quarter:]
     tokens = _at(length, seconds.steps)
@@ -124,10 +124,10 @@ def _slower(seconds: Seconds, length: Series | None) -> dict[str, float]:
     return {FIRST: before, LAST: now, LONGER: long / short}
 
 
-def told_of_seconds(facts: Mapping[str, float]) -> list[str]:
+def seconds_in_words(facts: Mapping[str, float]) -> list[str]:
     """Sentences on where the time goes, and on what makes the trainer or the engine wait.
 
-    >>> told_of_seconds({STEP: 60.0, _SHARE + "generation": 0.85, _SHARE + "tool": 0.01, _SHARE + OTHER: 0.14})
+    >>> seconds_in_words({STEP: 60.0, _SHARE + "generation": 0.85, _SHARE + "tool": 0.01, _SHARE + OTHER: 0.14})
     ['A step takes 60 s (median). Of the time: 85% generation, 14% other.']
     """
     shares = {name: facts[_SHARE + name] for name in (*PARTS, OTHER) if _SHARE + name in facts}

@@ -15,7 +15,7 @@ _LONG = 200
 """Characters from which on two rollouts that were sampled do not have the same text by chance."""
 _COPIED = 0.1
 """Share of the long rollouts that are copies."""
-_FEWEST = 3
+_MIN_FOUND = 3
 _APART, _MIXED = 0.1, 0.5
 """How far the mean advantage of a question is from the mean of its step, of the mean size of an advantage; and the
 share of such questions. Advantages over the group have the same mean in all groups, but for rounding."""
@@ -42,7 +42,7 @@ def copies(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
                 long += 1
                 copied += [rollout] if text in seen else []
                 seen.add(text)
-    if len(copied) < max(_FEWEST, _COPIED * long):
+    if len(copied) < max(_MIN_FOUND, _COPIED * long):
         return None
     first = min(copied, key=lambda rollout: rollout.step)
     return TextFinding(
@@ -68,7 +68,7 @@ def mixed_groups(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
     whole = [group for group in judged if len(sizes[group[0].step]) == 1]
     size = fmean(abs(row.advantage or 0.0) for group in whole for row in group) if whole else 0.0
     off = [group for group in whole if abs(_mean(group) - fmean(means[group[0].step])) > _APART * size]
-    if not size or len(off) < max(_FEWEST, _MIXED * len(whole)) or _one_baseline(whole):
+    if not size or len(off) < max(_MIN_FOUND, _MIXED * len(whole)) or _one_baseline(whole):
         return None
     first = min(off, key=lambda group: group[0].step)[0]
     return TextFinding(

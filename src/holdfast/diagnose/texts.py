@@ -16,7 +16,7 @@ from holdfast.diagnose.readers.text import clean
 from holdfast.diagnose.text_finding import TextFinding
 from holdfast.diagnose.text_groups import copies, mixed_groups
 
-LEAST_ROLLOUTS, LEAST_FOUND = 8, 3
+MIN_ROLLOUTS, MIN_FOUND = 8, 3
 """Fewest rollouts whose share is judged, and fewest of a kind that are a finding."""
 _EXAMPLE = 160
 
@@ -211,7 +211,7 @@ def outcomes_of(rollout: SampledRollout) -> list[str]:
 def text_findings(rollouts: Sequence[SampledRollout]) -> tuple[TextFinding, ...]:
     """What the texts of a run show, by step."""
     judged = [rollout for rollout in rollouts if rollout.turns and rollout.status not in FAILURES[1:]]
-    if len(judged) < LEAST_ROLLOUTS:
+    if len(judged) < MIN_ROLLOUTS:
         return ()
     found = [_frequent(judged, name, kind) for name, kind in KINDS.items()]
     found += [_same_result(judged), _unsearched(judged), _noisy_reward(judged), _dying_thought(judged)]
@@ -221,7 +221,7 @@ def text_findings(rollouts: Sequence[SampledRollout]) -> tuple[TextFinding, ...]
 
 def _frequent(rollouts: Sequence[SampledRollout], name: str, kind: Kind) -> TextFinding | None:
     flagged = {id(rollout): example for rollout in rollouts if (example := kind.example(rollout))}
-    if len(flagged) < max(LEAST_FOUND, kind.share * len(rollouts)) and not _ends_with(rollouts, flagged, kind.share):
+    if len(flagged) < max(MIN_FOUND, kind.share * len(rollouts)) and not _ends_with(rollouts, flagged, kind.share):
         return None
     steps = _by_step(rollouts)
     step = next(s for s, rows in steps.items() if sum(id(row) in flagged for row in rows) >= kind.share * len(rows))
@@ -232,8 +232,8 @@ def _frequent(rollouts: Sequence[SampledRollout], name: str, kind: Kind) -> Text
 
 def _ends_with(rollouts: Sequence[SampledRollout], flagged: Mapping[int, str], share: float) -> bool:
     """Whether twice the share of the last fifth of the rollouts is flagged: what begins late is still found."""
-    last = rollouts[-max(LEAST_ROLLOUTS, len(rollouts) // 5) :]
-    return sum(id(rollout) in flagged for rollout in last) >= max(LEAST_FOUND, 2 * share * len(last))
+    last = rollouts[-max(MIN_ROLLOUTS, len(rollouts) // 5) :]
+    return sum(id(rollout) in flagged for rollout in last) >= max(MIN_FOUND, 2 * share * len(last))
 
 
 def _by_step(rollouts: Iterable[SampledRollout]) -> dict[int, list[SampledRollout]]:
@@ -284,7 +284,7 @@ def _unsearched(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
     scored = [(rollout, rollout.reward) for rollout in rollouts if rollout.reward is not None]
     without = [(rollout, reward) for rollout, reward in scored if not searches(rollout)]
     called_one = [reward for rollout, reward in scored if searches(rollout)]
-    if len(without) < max(LEAST_FOUND, _UNSEARCHED * len(scored)) or len(called_one) < _USED * len(scored):
+    if len(without) < max(MIN_FOUND, _UNSEARCHED * len(scored)) or len(called_one) < _USED * len(scored):
         return None
     rewards = [reward for _, reward in without]
     error = (pstdev(rewards) ** 2 / len(rewards) + pstdev(called_one) ** 2 / len(called_one)) ** 0.5
@@ -318,7 +318,7 @@ def _noisy_reward(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
             )
     groups = [group for group in twins.values() if len(group) > 1]
     noisy = [group for group in groups if len({round(row.reward or 0.0, 6) for row in group}) > 1]
-    if len(noisy) < max(LEAST_FOUND, 0.05 * len(groups)):
+    if len(noisy) < max(MIN_FOUND, 0.05 * len(groups)):
         return None
     first = min(noisy, key=lambda group: group[0].step)
     rewards = sorted({row.reward or 0.0 for row in first})
@@ -376,7 +376,7 @@ def _parted_judge(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
     both = [rollout for rollout in rollouts if all(name in rollout.numbers for name in _JUDGE)]
     verdicts = [tuple(rollout.numbers[name] >= 0.5 for name in _JUDGE) for rollout in both]
     parted = [rollout for rollout, (judge, em) in zip(both, verdicts, strict=True) if judge != em]
-    if len(parted) < max(LEAST_FOUND, _PARTED * len(both)):
+    if len(parted) < max(MIN_FOUND, _PARTED * len(both)):
         return None
     more = sum(judge and not em for judge, em in verdicts)
     first = parted[0]

@@ -14,7 +14,7 @@ import numpy as np
 from holdfast.diagnose.finding import Finding, Reason, Verdict, Word, span_of
 from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.log.collapse import (
-    FEWEST_FLAT,
+    MIN_FLAT_ROWS,
     REMAINDER,
     TREND_ERRORS,
     VISIBLE_SHARE,
@@ -40,28 +40,28 @@ FLAT = "RWD004"
 """The code that says that the reward has not risen."""
 
 
-def word_of(batches: Log, curve: Curve | None, went: Course, hits: Mapping[str, Hit]) -> Word:
+def word_of(batches: Log, curve: Curve | None, course: Course, hits: Mapping[str, Hit]) -> Word:
     """The verdict on a log. `hits` are those that no other suppresses."""
     if curve is None or len(curve.rewards) < WINDOW or _is_remainder(curve):
         return "cannot tell"
-    if (went.fall is not None and went.back_step is None) or curve.fallen[-1] or went.word == "declined":
+    if (course.fall is not None and course.back_step is None) or curve.fallen[-1] or course.word == "declined":
         return "fell"
     found = {code: hit for code, hit in hits.items() if hit.level == "finding"}
-    if went.word == "rose" or (went.word == "dropped" and curve.rose[-1]) or _is_best_since(curve, went):
+    if course.word == "rose" or (course.word == "dropped" and curve.rose[-1]) or _is_best_since(curve, course):
         return "flat" if is_earned_by_form(batches) else "learns"
     if any(RULES[code].leaves_nothing(hit) for code, hit in found.items()):
         return "broken"
     seldom_paid = "GRP001" in hits and PAID in hits["GRP001"].evidence  # such rewards fall and come back by chance
-    if went.word == "recovered" and not seldom_paid:
+    if course.word == "recovered" and not seldom_paid:
         return "fell"
-    return "flat" if is_flat(curve, went) else "cannot tell"
+    return "flat" if is_flat(curve, course) else "cannot tell"
 
 
-def _is_best_since(curve: Curve, went: Course) -> bool:
+def _is_best_since(curve: Curve, course: Course) -> bool:
     """Whether the reward rose over the run, and was highest after it came back: a dip on the way up."""
-    if went.back_step is None or not curve.rose[-1]:
+    if course.back_step is None or not curve.rose[-1]:
         return False
-    return bool(curve.steps[curve.short.means.argmax()] >= went.back_step)
+    return bool(curve.steps[curve.short.means.argmax()] >= course.back_step)
 
 
 def _is_remainder(curve: Curve) -> bool:
@@ -73,7 +73,7 @@ CLOSE_ROWS = 5
 """Rows at the start of a log in which what holds has held since it began."""
 
 
-def by_verdict(log: Log, hits: Mapping[str, Hit], went: Course, word: Word) -> tuple[str, ...]:
+def by_verdict(log: Log, hits: Mapping[str, Hit], course: Course, word: Word) -> tuple[str, ...]:
     """The codes that are findings because of the verdict, in their order.
 
     Of a reward that does not rise: the reasons, and `RWD004`, which says it. What began during the run may have caused
@@ -81,20 +81,20 @@ def by_verdict(log: Log, hits: Mapping[str, Hit], went: Course, word: Word) -> t
     sound runs that are too short or noisy look like that. Of a reward that was down for long and came back: `RWD001`.
     """
     if word == "fell":
-        return ("RWD001",) if _was_long(log, went) and "RWD001" in hits and hits["RWD001"].level == "note" else ()
+        return ("RWD001",) if _was_long(log, course) and "RWD001" in hits and hits["RWD001"].level == "note" else ()
     reasons = [code for code, hit in hits.items() if hit.level == "reason"] if word in NOT_LEARNING else []
     begun = int(log.steps[min(CLOSE_ROWS, len(log.steps)) - 1]) if len(log.steps) else 0
-    sure = went.word != "unclear"
+    sure = course.word != "unclear"
     later = [code for code in reasons if hits[code].onset > begun and (sure or not RULES[code].looks_like_learning)]
     held = [code for code in reasons if hits[code].onset <= begun and sure]
     return (*later, *(code for code in (FLAT,) if code in hits and (later or held)), *held)
 
 
-def _was_long(log: Log, went: Course) -> bool:
+def _was_long(log: Log, course: Course) -> bool:
     """Whether a reward that came back was down for longer than noise makes it, and for a tenth of the run."""
-    if went.fall is None or went.back_step is None:
+    if course.fall is None or course.back_step is None:
         return False
-    rows = int(np.searchsorted(log.steps, went.back_step) - np.searchsorted(log.steps, went.fall.step))
+    rows = int(np.searchsorted(log.steps, course.back_step) - np.searchsorted(log.steps, course.fall.step))
     return rows >= max(ROWS_DOWN, DOWN_SHARE * len(log.steps))
 
 
@@ -105,7 +105,7 @@ ROWS_DOWN, DOWN_SHARE = 40, 0.1
 def verdict_of(
     batches: Log,
     curve: Curve | None,
-    went: Course,
+    course: Course,
     reported: Sequence[Finding],
     facts: Mapping[str, float],
     hits: Mapping[str, Hit],
@@ -115,10 +115,10 @@ def verdict_of(
     them."""
     if curve is None or word == "cannot tell":
         return Verdict(
-            word=word, text=_cannot_tell(batches, curve, went, facts), log=_rewards_to_log(batches, curve, went)
+            word=word, text=_cannot_tell(batches, curve, course, facts), log=_rewards_to_log(batches, curve, course)
         )
     findings = [finding for finding in reported if finding.level == "finding"]
-    text = _course(curve, went, word)
+    text = _course(curve, course, word)
     if word not in NOT_LEARNING:
         return Verdict(word=word, text=text, change=findings[0].remedy if findings else "")
     less_sure = [note for note in reported if note.level == "note" and hits[note.code].level == "reason"]
@@ -126,7 +126,7 @@ def verdict_of(
         *(_reason(finding) for finding in findings if finding.code != FLAT),
         *_little_left(batches, curve),
         *map(_reason, less_sure),
-        *_too_few(batches, curve, went),
+        *_too_few(batches, curve, course),
     ]
     reasons = reasons or [Reason(code=FLAT, summary=_ruled_out(batches), remedy=RULES[FLAT].remedy[batches.host])]
     log = _evidence_to_log(batches)
@@ -140,55 +140,59 @@ def _reason(finding: Finding) -> Reason:
     return Reason(code=finding.code, summary=finding.summary, remedy=finding.remedy)
 
 
-def _course(curve: Curve, went: Course, word: Word) -> str:
+def _course(curve: Curve, course: Course, word: Word) -> str:
     """What the reward did, in a sentence or two."""
-    fall, visible = went.fall, TREND_ERRORS * went.error
+    fall, visible = course.fall, TREND_ERRORS * course.error
     if fall is not None:
         fell = f"{'The reward' if word == 'fell' else 'It rose, though the reward'} fell near step {fall.began}"
         fell += f": {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}."
-        return fell + ("" if went.back_step is None else f" It was back near its peak at step {went.back_step}.")
+        return fell + ("" if course.back_step is None else f" It was back near its peak at step {course.back_step}.")
     if curve.fallen[-1]:
         return f"The reward lost {curve.short.lost[-1]:.0%} of its best in the last rows. It may still come back."
-    if went.word == "dropped":
+    if course.word == "dropped":
         return f"The reward rose, and is {curve.short.lost[-1]:.0%} below its best at the end."
-    trend = f"{abs(went.change):.2g} ± {went.error:.2g} over the run"
-    if went.word == "declined":
+    trend = f"{abs(course.change):.2g} ± {course.error:.2g} over the run"
+    if course.word == "declined":
         return f"The reward declined by {trend}."
-    if went.word == "rose":
-        clear = abs(went.change) > TREND_ERRORS * went.error
+    if course.word == "rose":
+        clear = abs(course.change) > TREND_ERRORS * course.error
         rose = f"The reward rose by {trend}." if clear else "The last ten rewards are above the first ten."
         return rose if word == "learns" else f"{rose} But only functions that reward form have risen."
     if curve.rewards.min() == curve.rewards.max():
         return f"The reward is {curve.rewards[0]:.3g} in every row."
-    changed = f"it changed by {went.change:+.2g} ± {went.error:.2g} over the run"
+    changed = f"it changed by {course.change:+.2g} ± {course.error:.2g} over the run"
     return f"The reward has not risen: {changed}, and a change of {visible:.2g} or more would show."
 
 
-def _cannot_tell(batches: Log, curve: Curve | None, went: Course, facts: Mapping[str, float]) -> str:
+def _cannot_tell(batches: Log, curve: Curve | None, course: Course, facts: Mapping[str, float]) -> str:
     if not len(batches.steps):
         return "The log has no rows."
     if curve is None:
         return f"There is no reward in this log ({span_of(facts)})."
     if _is_remainder(curve):
         return "The reward is 0 but for rounding, as it is after a normalisation, so it shows nothing."
-    if went.word == "dropped":
+    if course.word == "dropped":
         return (
             f"The reward is {curve.short.lost[-1]:.0%} below its best at the end. More rows will show whether it falls."
         )
     rewards = len(curve.rewards)
-    if rewards >= FEWEST_FLAT:
-        return f"The reward may rise: it changed by {went.change:+.2g} ± {went.error:.2g} over the run."
+    if rewards >= MIN_FLAT_ROWS:
+        return f"The reward may rise: it changed by {course.change:+.2g} ± {course.error:.2g} over the run."
     if rewards == 1:
         return f"The only reward is {curve.rewards[0]:.3g} ({span_of(facts)})."
     return f"{rewards} rewards are too few to tell whether it rises or falls."
 
 
-def _rewards_to_log(batches: Log, curve: Curve | None, went: Course) -> str:
+def _rewards_to_log(batches: Log, curve: Curve | None, course: Course) -> str:
     """What the next log needs for a verdict."""
     if curve is not None and not _is_remainder(curve):
-        if (rewards := len(curve.rewards)) < FEWEST_FLAT:
-            return f"A fall shows in 10 rows or more, a rise or its absence in {FEWEST_FLAT}."
-        rows = math.ceil((TREND_ERRORS * went.error / went.change) ** 2 * rewards) if went.change > 0 else 2 * rewards
+        if (rewards := len(curve.rewards)) < MIN_FLAT_ROWS:
+            return f"A fall shows in 10 rows or more, a rise or its absence in {MIN_FLAT_ROWS}."
+        rows = (
+            math.ceil((TREND_ERRORS * course.error / course.change) ** 2 * rewards)
+            if course.change > 0
+            else 2 * rewards
+        )
         return f"About {max(rows, rewards + WINDOW):,} rows like these would tell, or larger batches."
     others = [name for name in batches.series if name not in METRICS and name not in CUMULATIVE]
     named = f"If a series is the reward, name it: --name reward=SERIES. There are {listed(others)}." if others else ""
@@ -203,22 +207,22 @@ def _little_left(batches: Log, curve: Curve) -> list[Reason]:
     level, top = float(curve.short.means[-1]), 100.0 if 1 < curve.rewards.max() <= 100 else 1.0
     if curve.rewards.min() < 0 or curve.rewards.max() > top or top - level >= VISIBLE_SHARE * top:
         return []
-    told = f"Little is left to gain: the reward is {level:.3g}, and if it is a share, at most {top:g}."
-    return [Reason(code=FLAT, summary=told, remedy=HARDER[batches.host])]
+    summary = f"Little is left to gain: the reward is {level:.3g}, and if it is a share, at most {top:g}."
+    return [Reason(code=FLAT, summary=summary, remedy=HARDER[batches.host])]
 
 
-def _too_few(batches: Log, curve: Curve, went: Course) -> list[Reason]:
+def _too_few(batches: Log, curve: Curve, course: Course) -> list[Reason]:
     """That a rise by a quarter of the range would not show."""
-    visible = TREND_ERRORS * went.error
+    visible = TREND_ERRORS * course.error
     hoped = VISIBLE_SHARE * float(reward_range(curve.short.means.max(), curve.rewards.min()))
     if not visible > hoped > 0:
         return []
     times = (visible / hoped) ** 2
-    told = (
+    summary = (
         f"Too few rollouts: a rise by {hoped:.2g}, a quarter of the range, would not show above the noise. That takes "
         f"{times:.1f} times as many rollouts a row, or {math.ceil(times * len(curve.rewards)):,} rows like these."
     )
-    return [Reason(code=FLAT, summary=told, remedy=MORE_ROLLOUTS[batches.host])]
+    return [Reason(code=FLAT, summary=summary, remedy=MORE_ROLLOUTS[batches.host])]
 
 
 MORE_ROLLOUTS = advise(
@@ -249,12 +253,12 @@ _RULED_OUT = {
 
 def _ruled_out(batches: Log) -> str:
     """What the log says of a reward that is flat for a reason that it does not show."""
-    known = [told for told, names in _RULED_OUT.items() if any(has(batches, name) for name in names)]
+    known = [what for what, names in _RULED_OUT.items() if any(has(batches, name) for name in names)]
     left = "No rule finds the reason in this log."
     return f"{left} It shows that {listed(known)}." if known else left
 
 
 def _evidence_to_log(batches: Log) -> str:
     """What to log so that the next log can say why; empty if this one has it all."""
-    missing = [told for told, sets in _EVIDENCE.items() if not any(has(batches, *names) for names in sets)]
+    missing = [what for what, sets in _EVIDENCE.items() if not any(has(batches, *names) for names in sets)]
     return f"To see why, log {listed(missing)}." if missing else ""

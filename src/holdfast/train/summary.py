@@ -15,7 +15,7 @@ from holdfast.base.errors import DataError
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import RESULTS
 from holdfast.base.stored import read_object
-from holdfast.diagnose.log.collapse import DROPPED_SHARE, WINDOW, Curve, collapsed, course, curve_of, fell
+from holdfast.diagnose.log.collapse import DROPPED_SHARE, WINDOW, Curve, collapsed, course_of, curve_of, fell
 from holdfast.tasks.questions import Example
 
 
@@ -173,7 +173,7 @@ def _reward(curve: Curve, gain: float | None) -> str:
         return "Nothing was learned: the reward was 0 in every step."
     if len(means) == 1:
         return f"Too few steps to judge. Reward was {last:.2f} on average, in {window} step{'s' * (window > 1)}."
-    moved = {"rose": "rose", "declined": "fell"}.get(course(curve).word, "went")
+    moved = {"rose": "rose", "declined": "fell"}.get(course_of(curve).word, "went")
     went = f"{moved} from {first:.2f} to {last:.2f}"
     if (last - first if gain is None else gain) > 0.02:
         ended = "Learned and held."

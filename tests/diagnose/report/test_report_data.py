@@ -15,7 +15,7 @@ from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.log.collapse import Course, Fall
 from holdfast.diagnose.readers import read_logs
-from holdfast.diagnose.readers.rollouts.conversation import MOST_CHARACTERS
+from holdfast.diagnose.readers.rollouts.conversation import MAX_CHARACTERS
 from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
 from holdfast.diagnose.report.axes import axes_of
 from holdfast.diagnose.report.charts import CHARTS
@@ -198,7 +198,7 @@ def test_long_rollouts_leave_room_for_those_of_every_run() -> None:
     shown = rollouts_json([long, long])
     assert len(json.dumps(shown)) < 2_000_000 and {row["run"] for row in shown} == {0, 1}
     text = shown[0]["turns"][0]["text"]
-    assert len(text) < MOST_CHARACTERS + 50 and text.endswith("30,000 more characters")
+    assert len(text) < MAX_CHARACTERS + 50 and text.endswith("30,000 more characters")
 
 
 def test_pieces_stand_in_place_of_the_text() -> None:
@@ -208,7 +208,7 @@ def test_pieces_stand_in_place_of_the_text() -> None:
     long = tuple(("ab", 0.1) for _ in range(12_000))
     (row,) = rollouts_json([[rollout(1, turns=(SampledTurn(text="ab" * 12_000, tokens=long),))]])
     (turn,) = row["turns"]
-    assert len(turn["pieces"]) == len(turn["changes"]) == MOST_CHARACTERS // 2
+    assert len(turn["pieces"]) == len(turn["changes"]) == MAX_CHARACTERS // 2
     assert turn["text"] == "… 4,000 more characters"
 
 

@@ -15,7 +15,7 @@ them are by chance. So the standard errors below are those of short logs, and lo
 * `collapsed`: it fell from a plateau. A plateau has 20 rows or more that are within 20 % of the peak.
 
 A sudden fall may pass: `Curve.down` leaves out the rows in which it recovers, or may still begin to. A fall is over
-once the reward is within 20 % of its peak again, in the means of five and of ten rows (`Curve.back`). `course` says
+once the reward is within 20 % of its peak again, in the means of five and of ten rows (`Curve.back`). `course_of` says
 what became of the reward by the end of the log, in one word. `RWD001`, `RWD004`, the headline, the closing words of a
 run, and the verdict and the phases of a report all read it.
 
@@ -45,10 +45,10 @@ from holdfast.diagnose.log.trailing import (
     first,
     held,
     highest,
+    highest_since,
     lowest,
     margin,
     mean_at_first,
-    most_since,
     needed,
     noise_of_mean,
     rows_since,
@@ -63,9 +63,9 @@ WINDOW = 5
 LONG_WINDOW = 2 * WINDOW
 """Rows in the longer mean, which shows a slow fall of a noisy reward."""
 LONGEST_WINDOWS = (8 * WINDOW, 32 * WINDOW)
-"""The same in long logs, of at least `FEWEST_WINDOWS` such windows."""
-FEWEST_WINDOWS = 4
-FEWEST = 3
+"""The same in long logs, of at least `MIN_WINDOWS` such windows."""
+MIN_WINDOWS = 4
+MIN_ROWS = 3
 """Rows before a loss is looked for."""
 DROPPED_SHARE, FALLEN_SHARE, HALVED_SHARE = 0.2, 0.4, 0.5
 """Shares of the range that are lost."""
@@ -80,7 +80,7 @@ TREND_ERRORS = 3.0
 one."""
 LIKELY_ERRORS = 2.0
 """Standard errors of a rise that is likely: too few to say that the reward rises, too many to call it flat."""
-FEWEST_FLAT = 30
+MIN_FLAT_ROWS = 30
 """Rows in which a reward should have risen."""
 VISIBLE_SHARE = 0.25
 """Share of the range by which a change must show, before a reward counts as flat."""
@@ -202,7 +202,7 @@ class Curve:
         mean of 40 or 160 rows near its own peak is enough, if the reward has not probably been down in any of them."""
         near = (self.short.lost < DROPPED_SHARE) & (self.long.lost < DROPPED_SHARE)
         for mean in self.longest:
-            known = np.arange(len(near)) >= FEWEST_WINDOWS * mean.window - 1
+            known = np.arange(len(near)) >= MIN_WINDOWS * mean.window - 1
             near |= known & (mean.lost < DROPPED_SHARE) & held(~self.falling, mean.window)
         return np.asarray(near & ~self.falling)
 
@@ -212,7 +212,7 @@ class Curve:
         means = self.short.means
         peak, brief = highest(means), trailing_mean(self.rewards, BREAK_ROWS)
         broke, steepest = self._steepest
-        low = np.where(broke, means, -most_since(-means, broke))
+        low = np.where(broke, means, -highest_since(-means, broke))
         recovered = (means - low) / np.maximum(peak - low, 1e-12)
         some_left = peak - brief < GONE_SHARE * reward_range(peak, lowest(self.rewards))
         since = rows_since(broke)
@@ -234,7 +234,7 @@ class Curve:
         """([N], [N]): whether a row drops as steeply as any since the peak, and the steepest drop since then."""
         means, brief = self.short.means, trailing_mean(self.rewards, BREAK_ROWS)
         drop = delayed(brief, BREAK_ROWS) - brief
-        steepest = most_since(drop, means >= highest(means))
+        steepest = highest_since(drop, means >= highest(means))
         return (drop >= steepest) & (drop > 0), steepest
 
     @property
@@ -283,7 +283,7 @@ def _curve(steps: bytes, rewards: bytes) -> Curve:
     """Several rules look at the same reward. Its curve is computed once."""
     at, values = np.frombuffer(steps, np.int64), np.frombuffer(rewards, np.float64)
     count = drawn_count(values)
-    longest = (window for window in LONGEST_WINDOWS if len(values) >= FEWEST_WINDOWS * window)
+    longest = (window for window in LONGEST_WINDOWS if len(values) >= MIN_WINDOWS * window)
     short, long, *rest = (_smoothed(values, count, window) for window in (WINDOW, LONG_WINDOW, *longest))
     return Curve(at, values, short, long, tuple(rest))
 
@@ -305,7 +305,7 @@ def _smoothed(rewards: Values, count: Values, window: int) -> Smoothed:
         lost = np.where(height > 0, loss / height, 0.0)
         lost_from_rest = np.where(height > 0, (rest - means) / height, 0.0)
         z_score = np.where(loss > 0, loss / error, 0.0)
-    lost[: FEWEST - 1 if window <= LONG_WINDOW else FEWEST_WINDOWS * window - 1] = 0.0
+    lost[: MIN_ROWS - 1 if window <= LONG_WINDOW else MIN_WINDOWS * window - 1] = 0.0
     return Smoothed(window, means, lost, z_score, lost_from_rest)
 
 
@@ -344,13 +344,13 @@ class Course:
     """The standard error of that."""
 
 
-def course(curve: Curve) -> Course:
+def course_of(curve: Curve) -> Course:
     """Whether the reward fell, and whether it came back.
 
-    >>> end = course(curve_of([0.8] * 8 + [0.2] * 12))
+    >>> end = course_of(curve_of([0.8] * 8 + [0.2] * 12))
     >>> end.fall.step, end.half.step, end.back_step
     (19, 13, None)
-    >>> course(curve_of([0.8] * 20 + [0.0] * 8 + [0.8] * 30)).back_step
+    >>> course_of(curve_of([0.8] * 20 + [0.0] * 8 + [0.8] * 30)).back_step
     37
     """
     changes, errors = trend(curve.rewards)
@@ -382,20 +382,20 @@ def _word(curve: Curve, change: float, error: float) -> Word:
         return "rose" if change > 0 else "declined"
     if rows and curve.rose[-1]:
         return "rose"
-    if rows < FEWEST_FLAT or abs(change) > TREND_ERRORS / 2 * error:
+    if rows < MIN_FLAT_ROWS or abs(change) > TREND_ERRORS / 2 * error:
         return "unclear"
     height = float(reward_range(curve.short.means.max(), curve.rewards.min()))
     return "flat" if TREND_ERRORS * error <= VISIBLE_SHARE * height or not height else "unclear"
 
 
-def is_flat(curve: Curve, went: Course) -> bool:
+def is_flat(curve: Curve, course: Course) -> bool:
     """Whether a reward that is not down has not risen in 30 rows or more: a rise is not even likely."""
-    if went.word == "flat":
+    if course.word == "flat":
         return True
     return (
-        went.word in ("unclear", "recovered")
-        and len(curve.rewards) >= FEWEST_FLAT
-        and went.change <= LIKELY_ERRORS * went.error
+        course.word in ("unclear", "recovered")
+        and len(curve.rewards) >= MIN_FLAT_ROWS
+        and course.change <= LIKELY_ERRORS * course.error
     )
 
 

@@ -25,8 +25,8 @@ MEDIAN_SECOND_DIFF = 0.6745 * math.sqrt(6)
 """Median absolute second difference (a - 2b + c), or bend, of three such draws, in their standard deviations."""
 _SUMMED_ROW_BY_ROW = 16
 """Longer windows use differences of running sums, which are faster and less exact."""
-_FEWEST_TO_CHOOSE = 4
-_FEWEST_BENDS = 8
+_MIN_TO_CHOOSE = 4
+_MIN_BENDS = 8
 """Bends that do not overlap, before their median counts."""
 _CHECKPOINTS = 1.3
 """A median of all rows so far is computed again when there are this many times more."""
@@ -38,10 +38,10 @@ _SCALE = 5
 """Rows of the means of which binary noise is expected."""
 MIN_NOISE_RATIO = 0.25
 """The share of that noise that must be there."""
-_MOST_ALIKE = 0.95
+_MAX_CORRELATION = 0.95
 """Correlation of neighbouring rows that is counted as memory of the noise; more is a course that no line fits."""
 _FIRST_ROWS = 16
-_LARGEST_COUNT = 64
+_MAX_COUNT = 64
 """Largest number of rewards that a row is tested to be the mean of."""
 
 
@@ -112,7 +112,7 @@ def noise(values: Values, window: int) -> Values:
         return np.zeros_like(values)
     sizes = np.concatenate([[0.0], np.abs(np.diff(values))])
     sums, counts = np.cumsum(sizes), np.arange(len(values))
-    late, few = counts > 2 * window, (counts >= _FEWEST_TO_CHOOSE) & (counts <= 2 * window)
+    late, few = counts > 2 * window, (counts >= _MIN_TO_CHOOSE) & (counts <= 2 * window)
     counts = np.where(late, counts - window, counts)
     sums = sums[counts] - np.where(few, np.maximum.accumulate(sizes), 0.0)
     used = np.maximum(counts - few, 1)
@@ -132,11 +132,11 @@ def noise_of_mean(values: Values, window: int) -> Values:
         # Every window-th row, because others overlap. The last two windows are left out, because a break is not noise.
         bends = np.abs(means[2 * apart :] - 2 * means[apart:-apart] + means[: -2 * apart])[window - 1 :: window]
         first_row = 2 * apart + window - 1
-        if len(bends) < _FEWEST_BENDS * apart // window:
+        if len(bends) < _MIN_BENDS * apart // window:
             continue
         counts = np.maximum(np.arange(len(values)) - 2 * window - first_row, -1) // window + 1
         known = running_median(bends)[np.clip(counts, 1, len(bends)) - 1] / MEDIAN_SECOND_DIFF
-        spread = np.maximum(spread, np.where(counts >= _FEWEST_BENDS * apart // window, known, 0.0))
+        spread = np.maximum(spread, np.where(counts >= _MIN_BENDS * apart // window, known, 0.0))
     return spread
 
 
@@ -170,7 +170,7 @@ def count_of(values: Values) -> Values:
     [2.0, 4.0, 20.0]
     """
     counts, known = np.full(len(values), np.inf), min(len(values), _FIRST_ROWS)
-    candidates = np.arange(1, _LARGEST_COUNT + 1)
+    candidates = np.arange(1, _MAX_COUNT + 1)
     fits = np.logical_and.accumulate(_are_whole(values[:known, None], candidates), axis=0)
     counts[:known] = np.where(fits.any(axis=1), candidates[fits.argmax(axis=1)], np.inf)
     for count in candidates[fits[-1]] if known < len(values) else ():
@@ -245,11 +245,13 @@ def trend(values: Values) -> tuple[Values, Values]:
     rough = np.cumsum(jumps**2) - 2 * slope * y + slope**2 * x
     with np.errstate(invalid="ignore", divide="ignore"):
         alike = 1 - rough / (2 * off)  # correlation of neighbours, as far as the line leaves it
-        alike = np.clip(np.nan_to_num(alike + (2 + 4 * np.maximum(alike, 0.0)) / rows, neginf=0.0), 0.0, _MOST_ALIKE)
+        alike = np.clip(
+            np.nan_to_num(alike + (2 + 4 * np.maximum(alike, 0.0)) / rows, neginf=0.0), 0.0, _MAX_CORRELATION
+        )
         memory = noise_of_mean(values, _SCALE) * math.sqrt(_SCALE) / noise(values, _SCALE)
     scatter *= np.fmax(memory, np.sqrt((1 + alike) / (1 - alike)))
     scatter = np.maximum(scatter, _ROUNDED * highest(np.abs(values)))
-    return slope * x, np.where(rows < _FEWEST_TO_CHOOSE, np.inf, scatter * x / np.sqrt(spread))
+    return slope * x, np.where(rows < _MIN_TO_CHOOSE, np.inf, scatter * x / np.sqrt(spread))
 
 
 def held(condition: Truths, count: int) -> Truths:
@@ -281,10 +283,10 @@ def last_where(condition: Truths) -> NDArray[np.int64]:
     return rows
 
 
-def most_since(values: Values, restart: Truths) -> Values:
+def highest_since(values: Values, restart: Truths) -> Values:
     """The maximum of the rows after the last restart, 0 at a restart itself.
 
-    >>> most_since(np.array([9.0, 1.0, 5.0, 4.0, 7.0]), np.array([True, False, False, True, False])).tolist()
+    >>> highest_since(np.array([9.0, 1.0, 5.0, 4.0, 7.0]), np.array([True, False, False, True, False])).tolist()
     [0.0, 1.0, 5.0, 0.0, 7.0]
     """
     if not len(values):

@@ -16,7 +16,7 @@ from holdfast.diagnose.log import Series
 from holdfast.diagnose.readers.names import AXES, CUMULATIVE
 from holdfast.diagnose.readers.text import Tally
 
-MOST_NAMES = 20_000
+MAX_NAMES = 20_000
 LAST_STEP = 1 << 53  # JSON's whole numbers end here: a step beyond is a damaged one
 
 Ints = NDArray[np.int64]
@@ -26,10 +26,10 @@ Arrays = Mapping[str, tuple[Ints, NDArray[np.float64]]]
 
 Point = tuple[int, str, int, float]
 """A value that was logged by itself: its place in the file, name, step and value."""
-_MOST_RESTARTS = 1000
+_MAX_RESTARTS = 1000
 _DEEPEST = 8
 """Objects in objects of a row."""
-_MOST_INNER = 100
+_MAX_INNER = 100
 """Numbers of an object in a row. One with more is a table, or keyed by its data."""
 _ROUNDED = re.compile(r"\s*[-+]?0*\.00+\s*")
 
@@ -130,7 +130,7 @@ class Columns:
     def _add_inner(self, place: int, at: int, name: str, value: Any) -> None:
         """The numbers of an object, by `name/key`, and the mean of a list of numbers."""
         inner = numbers_in(name, value)
-        if len(inner) > _MOST_INNER or len(self._columns) + len(inner) > MOST_NAMES // 2:
+        if len(inner) > _MAX_INNER or len(self._columns) + len(inner) > MAX_NAMES // 2:
             inner = {}
         if not inner and value:
             self.tally.add("left out {n values}: not a number", place, f"{name} is {_kind(value)}")
@@ -140,9 +140,9 @@ class Columns:
             values.append(number)
 
     def _begin(self, name: str) -> tuple[array[int], array[float]]:
-        if len(self._columns) == MOST_NAMES:
+        if len(self._columns) == MAX_NAMES:
             raise DataError(
-                f"{self.tally.path} has more than {MOST_NAMES:,} different names, so it is not a log of metrics "
+                f"{self.tally.path} has more than {MAX_NAMES:,} different names, so it is not a log of metrics "
                 "by step. Give the file with one row of metrics per step"
             )
         column = array("q"), array("d")
@@ -189,7 +189,7 @@ def columns_of(points: Iterable[Point], tally: Tally) -> Columns:
             tally.add("skipped {n values}: the step is not a whole number from 0 on", place, str(step))
             continue
         if step < last.get(name, 0):
-            restarts = min(restarts + 1, _MOST_RESTARTS)
+            restarts = min(restarts + 1, _MAX_RESTARTS)
             last.clear()
         last[name] = step
         tally.count(1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from holdfast.diagnose.readers.columns import MOST_NAMES, number_in
+from holdfast.diagnose.readers.columns import MAX_NAMES, number_in
 from holdfast.diagnose.readers.reader import Frame, Raw, Reader, Row
 from holdfast.diagnose.readers.rows import read_rows
 from holdfast.diagnose.readers.runs import Lines, read_runs
@@ -19,8 +19,8 @@ FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=Tr
 
 _WORDS = {"True": 1.0, "False": 0.0}
 _SETTING = re.compile(r"'([^'\s]+)': ?")
-_MOST_SETTINGS = 10_000
-_LONGEST_LINE = 1 << 14  # characters of a line of settings
+_MAX_SETTINGS = 10_000
+_MAX_LINE = 1 << 14  # characters of a line of settings
 _WRAPPED = re.compile(r"(?<![\w./@-])step:\d{1,15}(?: - [^\s:]+:\S+)*\s*$")
 SEARCHED = 100_000
 """Lines of a file that are searched for a first row."""
@@ -32,7 +32,7 @@ def unwrapped(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     for number, line in numbered:
         if parts[0]:
             rest = without_process(COLOUR.sub("", line)).strip()
-            if rest.startswith("- ") and len(parts) <= MOST_NAMES:
+            if rest.startswith("- ") and len(parts) <= MAX_NAMES:
                 parts.append(rest)
                 continue
             yield at, " ".join(parts)
@@ -85,9 +85,9 @@ class Console:
         line = without_process(COLOUR.sub("", line)).rstrip()
         if not self.settings and not self._above and not line.startswith("{'actor_rollout_ref'"):
             return
-        if line[:1] not in ("{", " ") or len(self.settings) > _MOST_SETTINGS:
+        if line[:1] not in ("{", " ") or len(self.settings) > _MAX_SETTINGS:
             return
-        found = list(_SETTING.finditer(line[:_LONGEST_LINE]))
+        found = list(_SETTING.finditer(line[:_MAX_LINE]))
         ends = [match.start() for match in found[1:]] + [len(line)]
         for match, end in zip(found, ends, strict=False):
             while self._above and self._above[-1][0] >= match.start():

@@ -40,7 +40,7 @@ _CALLS = re.compile(r"(?<![\w.])(?:tensor|array|\w+(?:\.\w+)+)\(\[?([-+.\w]++)[^
 _ANNOUNCED = re.compile(r"(?<![\w/])(global step|rollout|perf|eval|step) (\d{1,9}):\s*$", re.IGNORECASE)
 _ANNOUNCEMENT = 80  # characters
 _LONGEST = 1 << 16  # characters of a dict that is wrapped over lines
-_MOST_WRAPPED = 1000  # lines
+_MAX_WRAPPED = 1000  # lines
 _TAIL = 1 << 14  # characters before a dict that may hold its progress bar
 
 _decode = json.JSONDecoder().raw_decode
@@ -107,7 +107,7 @@ class Dicts:
         begun.append(line.rstrip("\r"))
         if "}" in line:
             return "".join(begun)
-        if len(begun) > _MOST_WRAPPED or sum(map(len, begun)) > _LONGEST:
+        if len(begun) > _MAX_WRAPPED or sum(map(len, begun)) > _LONGEST:
             self._cut(begun)
         else:
             self._open = begun

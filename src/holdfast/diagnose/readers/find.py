@@ -57,8 +57,8 @@ where nothing else has rows, and any text can be a console log, so that reader c
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _NO_LOGS = ("debug.log", "debug-internal.log")  # W&B's logs about itself
-_MOST_FILES = 1000
-_MOST_BESIDE = 50
+_MAX_FILES = 1000
+_MAX_BESIDE = 50
 _DEPTH = 3
 _PICKLE = "training_args.bin"
 
@@ -119,13 +119,13 @@ def _below(folder: Path, depth: int) -> Iterator[LogFile]:
     if run is not None:
         yield run
         if run.path.name == STATE_FILE:
-            yield from islice(_beside(folder), _MOST_BESIDE)
+            yield from islice(_beside(folder), _MAX_BESIDE)
         elif run.settings is None:  # prime-rl's trainer has its orchestrator's in a folder
             parts = (entry / METRICS for entry in _entries(folder) if (entry / METRICS).is_file())
-            yield from (replace(_file(path), beside=True) for path in islice(parts, _MOST_BESIDE))
+            yield from (replace(_file(path), beside=True) for path in islice(parts, _MAX_BESIDE))
         return
-    if (left := len(list(folder.iterdir())) - _MOST_FILES) > 0:
-        _logger.warning("left out: %d files and folders of %s; %d are looked at", left, folder, _MOST_FILES)
+    if (left := len(list(folder.iterdir())) - _MAX_FILES) > 0:
+        _logger.warning("left out: %d files and folders of %s; %d are looked at", left, folder, _MAX_FILES)
     yield from _files(folder)
     for inner in _entries(folder) if depth else ():
         if inner.is_dir() and not inner.is_symlink():
@@ -206,7 +206,7 @@ def _files(folder: Path) -> Iterator[LogFile]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir())[:_MOST_FILES]
+    return sorted(folder.iterdir())[:_MAX_FILES]
 
 
 def reader_of(path: Path) -> Reader[Any] | None:

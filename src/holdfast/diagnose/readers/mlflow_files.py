@@ -16,7 +16,7 @@ from holdfast.diagnose.readers.settings import read_yaml, setting
 from holdfast.diagnose.readers.text import Tally, lines
 
 _METRICS, _PARAMS, _META = "metrics", "params", "meta.yaml"
-_LARGEST_PARAM = 1 << 14  # bytes
+_MAX_PARAM = 1 << 14  # bytes
 
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
@@ -45,7 +45,7 @@ def _settings(folder: Path) -> dict[str, object]:
     result: dict[str, object] = {}
     for name, path in _below(folder).items():
         with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
-            result[name.replace("/", ".")] = setting(file.read(_LARGEST_PARAM))
+            result[name.replace("/", ".")] = setting(file.read(_MAX_PARAM))
     return result
 
 

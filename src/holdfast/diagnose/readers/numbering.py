@@ -16,7 +16,7 @@ from holdfast.diagnose.readers.text import Tally
 
 Steps = NDArray[np.int64]
 
-_MOST_FALLS = 1000
+_MAX_FALLS = 1000
 _LOGGING_STEPS = re.compile(r"logging_steps\W{1,5}(\d{1,6})(?![\d.])")
 _FEW = 3
 _HUGE = 1e100
@@ -145,7 +145,7 @@ def _counts(epoch: NDArray[np.float64]) -> Steps:
     known = np.maximum.accumulate(np.where(np.isnan(epoch), -1, np.arange(len(epoch))))
     epoch = np.where(known >= 0, epoch[known], -1.0)
     falls = (np.flatnonzero(np.diff(epoch) < 0) + 1).tolist()
-    if not falls or len(falls) > _MOST_FALLS:
+    if not falls or len(falls) > _MAX_FALLS:
         return np.arange(1, len(epoch) + 1)
     alive, parts = np.empty(0), []
     for at, end in zip([0, *falls], [*falls, len(epoch)], strict=True):

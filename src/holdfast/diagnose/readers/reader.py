@@ -10,7 +10,7 @@ from typing import Any, AnyStr, Generic
 
 from holdfast.diagnose.log import Format
 from holdfast.diagnose.readers.axes import axis_in, counter_in, is_evaluation, phase_in
-from holdfast.diagnose.readers.columns import MOST_NAMES, Columns, whole
+from holdfast.diagnose.readers.columns import MAX_NAMES, Columns, whole
 from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of, like_a_reward, trainer_of
 from holdfast.diagnose.readers.numbering import is_numeric, is_row, step_in
 from holdfast.diagnose.readers.text import Tally
@@ -109,7 +109,7 @@ def stepless_frame(names: Iterable[str]) -> Frame:
     return Frame("trl", trainer_of(names), _stepless, null_is_nan=True, numbered=True)
 
 
-@lru_cache(MOST_NAMES)
+@lru_cache(MAX_NAMES)
 def is_metric(name: str) -> bool:
     """Whether a column of a W&B history was logged by the run. Others are steps, or added by W&B."""
     return not name.startswith("_") and name not in AXES

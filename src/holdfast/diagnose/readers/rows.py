@@ -18,7 +18,7 @@ Numbered = Iterable[tuple[int, Row]]
 """Rows with their places in the file."""
 
 _FIRST = 500  # rows from which the frame is recognised
-_MOST_RUNS = 1000
+_MAX_RUNS = 1000
 _LONGEST = 100  # characters of the name of a run
 
 
@@ -36,8 +36,8 @@ def read_rows(rows: Numbered, tally: Tally, frame: Frame | None = None) -> list[
     runs: dict[str, _Run] = {}
     for place, row in chain(first, rows):
         name = "" if label is None else str(row.pop(label, ""))[:_LONGEST]
-        if name not in runs and len(runs) == _MOST_RUNS:
-            tally.add(f"left out {{n rows}} of runs beyond the first {_MOST_RUNS:,}", place)
+        if name not in runs and len(runs) == _MAX_RUNS:
+            tally.add(f"left out {{n rows}} of runs beyond the first {_MAX_RUNS:,}", place)
             continue
         run = runs.get(name) or runs.setdefault(name, _Run(frame, tally))
         run.add(place, row)

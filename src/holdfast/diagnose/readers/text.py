@@ -12,9 +12,9 @@ from pathlib import Path
 from holdfast.base import opening
 from holdfast.base.errors import DataError
 
-_LONGEST_EXAMPLE = 60
-_MOST_LISTED = 8
-MOST_NUMBERS = 100_000_000
+_MAX_EXAMPLE = 60
+_MAX_LISTED = 8
+MAX_NUMBERS = 100_000_000
 """Rows and numbers read from one file, which take about 5 GB. 100,000 steps of 300 series are 30 million."""
 
 
@@ -36,12 +36,12 @@ class Tally:
     _numbers: int = 0
 
     def count(self, numbers: int) -> None:
-        """Count what is kept in memory. Raises `DataError` beyond `MOST_NUMBERS`, which a small compressed file may
+        """Count what is kept in memory. Raises `DataError` beyond `MAX_NUMBERS`, which a small compressed file may
         hold."""
         self._numbers += numbers
-        if self._numbers > MOST_NUMBERS:
+        if self._numbers > MAX_NUMBERS:
             raise DataError(
-                f"{self.path} contains more than {MOST_NUMBERS:,} rows and numbers, the limit for one file. Give a "
+                f"{self.path} contains more than {MAX_NUMBERS:,} rows and numbers, the limit for one file. Give a "
                 "part of it, such as its first 100,000 lines, or a log with fewer series"
             )
 
@@ -57,7 +57,7 @@ class Tally:
     def _note(self, sentence: str, kind: _Kind) -> str:
         where = "" if kind.place is None else f"{self.unit} {kind.place:,}"
         if kind.example:
-            where += (": " if where else "") + clean(kind.example, _LONGEST_EXAMPLE)
+            where += (": " if where else "") + clean(kind.example, _MAX_EXAMPLE)
         if where:
             where = f" ({'the first: ' if kind.count > 1 else ''}{where})"
         text = re.sub(r"\{n (\w+)s\}", lambda m: f"{kind.count:,} {m[1]}{'s' * (kind.count != 1)}", sentence)
@@ -84,8 +84,8 @@ def listed(names: Sequence[str]) -> str:
     ('a, b and c', 'a, b, c, d, e, f, g, h and 4 more')
     """
     shown = [clean(name) for name in names]
-    if len(shown) > _MOST_LISTED + 1:
-        shown = [*shown[:_MOST_LISTED], f"{len(shown) - _MOST_LISTED} more"]
+    if len(shown) > _MAX_LISTED + 1:
+        shown = [*shown[:_MAX_LISTED], f"{len(shown) - _MAX_LISTED} more"]
     return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 

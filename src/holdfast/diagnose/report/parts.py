@@ -13,7 +13,7 @@ from holdfast.diagnose.finding import Diagnosis, Finding, judged, numbers_of, to
 from holdfast.diagnose.log import Log, finite, has
 from holdfast.diagnose.log.batches import joined
 from holdfast.diagnose.log.collapse import WINDOW
-from holdfast.diagnose.outlook import told
+from holdfast.diagnose.outlook import in_words
 from holdfast.diagnose.report.samples import ReportedRun
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.texts import KINDS
@@ -66,7 +66,7 @@ def course(run: ReportedRun) -> str:
         parts.append(f'<p class="change"><b>Change first:</b> {_marked(verdict.change)}</p>')
     if verdict.log and verdict.word in (*NOT_LEARNING, "cannot tell"):
         parts.append(f'<p class="change">{_marked(verdict.log)}</p>')
-    said = f"{numbers_of(facts, _interval(run.log))} {told(facts)}".strip()
+    said = f"{numbers_of(facts, _interval(run.log))} {in_words(facts)}".strip()
     return "".join([*parts, f'<p class="soft">{text(said)}</p>' if said else ""])
 
 

@@ -22,7 +22,7 @@ from holdfast.base.opening import lines
 from holdfast.base.run_folder import DISPLACEMENT
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.readers.rollouts.conversation import MOST_CHARACTERS, cut
+from holdfast.diagnose.readers.rollouts.conversation import MAX_CHARACTERS, cut
 from holdfast.diagnose.readers.rollouts.forms import number_or_nan
 from holdfast.diagnose.readers.rollouts.record import SampledRollout, SampledTurn
 from holdfast.diagnose.texts import outcomes_of
@@ -134,7 +134,7 @@ _SHORT_QUESTION = 160
 
 def _size(rollout: SampledRollout) -> int:
     """Characters that a rollout takes on the page."""
-    return sum(min(len(text), MOST_CHARACTERS) for turn in rollout.turns for text in (turn.text, turn.observation))
+    return sum(min(len(text), MAX_CHARACTERS) for turn in rollout.turns for text in (turn.text, turn.observation))
 
 
 def _chosen_steps(rollouts: Sequence[SampledRollout], most: int, near: Sequence[int]) -> list[int]:
@@ -185,7 +185,7 @@ def _turn_json(turn: SampledTurn) -> dict[str, Any]:
         used, kept = 0, []
         for piece, change in turn.tokens:
             used += len(piece)
-            if used > MOST_CHARACTERS:
+            if used > MAX_CHARACTERS:
                 break
             kept.append((piece, short(change, 3)))
         row["pieces"], row["changes"] = [piece for piece, _ in kept], [change for _, change in kept]

@@ -14,11 +14,11 @@ from holdfast.diagnose.log.collapse import curve_of
 from holdfast.diagnose.log.trailing import (
     Truths,
     break_in,
+    highest_since,
     last_where,
     lowest,
     margin,
     mean_at_first,
-    most_since,
     trailing_mean,
 )
 from holdfast.diagnose.rules._parts.reward import long_not_preferred
@@ -41,7 +41,7 @@ def surges(rows: Rows) -> Signal | None:
     risen &= rise > margin(entropy, ROWS, SURGE_ERRORS)
     risen &= (smooth > mean_at_first(entropy, ROWS)) | falling(rows)
     steps_up = np.diff(entropy, prepend=entropy[:1])
-    rest = trailing_mean(entropy, 2) - low - most_since(steps_up, smooth <= low)
+    rest = trailing_mean(entropy, 2) - low - highest_since(steps_up, smooth <= low)
     lowest_at = last_where(smooth <= low)
     # NaN, if the length is not known, excludes nothing.
     length = trailing_mean(rows.latest(LENGTH), ROWS)

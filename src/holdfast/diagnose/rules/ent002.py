@@ -64,12 +64,12 @@ def least_nats(mixed: Values) -> Values:
     >>> least_nats(np.array([0.2, 0.5, 1.0])).round(4).tolist()
     [0.0035, 0.0108, 0.036]
     """
-    return np.asarray(-np.log1p(-np.minimum(mixed, MOST_DIFFERENT)) / LARGEST_GROUP)
+    return np.asarray(-np.log1p(-np.minimum(mixed, MAX_DIFFERENT)) / MAX_GROUP)
 
 
-LARGEST_GROUP = 64
+MAX_GROUP = 64
 """Rollouts of a question: few runs sample more."""
-MOST_DIFFERENT = 0.9
+MAX_DIFFERENT = 0.9
 """Share of the groups above which twenty rows prove no more: at 0.9, one such mean of eight is 1 by chance."""
 
 

@@ -41,7 +41,7 @@ ROWS_OF_NAN = 3
 def skips(rows: Rows) -> Signal:
     """Optimizer steps were skipped."""
     (skipped,) = rows.columns
-    return Signal(skipped > 0, lambda: {SKIPPED: skipped}, normal=did_no_harm(rows))
+    return Signal((skipped > 0) & np.isfinite(skipped), lambda: {SKIPPED: skipped}, normal=did_no_harm(rows))
 
 
 MUST_BE_FINITE = (NORM, "loss/policy", "loss/host", "loss/kl", "loss/penalty", "entropy/mean", "loss")

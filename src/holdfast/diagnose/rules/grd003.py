@@ -76,12 +76,12 @@ def differing(rows: Rows) -> Values:
     step that the gradient belongs to had contrast."""
     mixed, contrast = rows.latest(MIXED), contrast_of(rows)
     share = np.where(np.isnan(mixed), UNKNOWN_SHARE * (contrast > 0), mixed)
-    return np.clip(share, 0.0, LARGEST_SHARE)
+    return np.clip(share, 0.0, MAX_SHARE)
 
 
 UNKNOWN_SHARE = 0.2
 """Share of the groups that counts as mixed where the log only says that some are."""
-LARGEST_SHARE = 0.99
+MAX_SHARE = 0.99
 
 
 def fewest_groups(share: Values) -> Values:

@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log, finite, has
-from holdfast.diagnose.log.collapse import FEWEST_FLAT
+from holdfast.diagnose.log.collapse import MIN_FLAT_ROWS
 from holdfast.diagnose.log.trailing import clear_break_in, highest, last_where, lowest, rows_since, trailing_mean
 from holdfast.diagnose.rules._parts.contrast import (
     BROKEN_ROWS,
@@ -129,7 +129,7 @@ def seldom_differ(rows: Rows, *, teaches: bool) -> Signal:
     reward = rows.latest(REWARD)
     cut = rows.latest(TRUNCATED, lambda truncated: trailing_mean(truncated, LONG_ROWS)) >= MUCH_FRACTION
     cut &= ~more_is_earned(rows)  # TRN001 says why
-    where &= (is_low(reward, LONG_ROWS) & shows_no_rise(rows) & ~cut & (row >= FEWEST_FLAT - 1)) != teaches
+    where &= (is_low(reward, LONG_ROWS) & shows_no_rise(rows) & ~cut & (row >= MIN_FLAT_ROWS - 1)) != teaches
     return Signal(
         where & ~falling(rows),
         lambda: {MIXED: smooth, REWARD: reward},
@@ -147,7 +147,7 @@ def equal_in_most(rows: Rows) -> Signal:
     risen = has_risen(rows)
     top = np.where(highest(level := rows.latest(REWARD, partial(trailing_mean, window=LONG_ROWS))) > 1, np.inf, 1.0)
     risen |= (level > (1 - ROOM_SHARE) * top) & rows.where(REWARD, lambda reward: lowest(reward) >= 0)
-    where = (smooth <= HALF) & ~risen & (np.arange(len(share)) >= FEWEST_FLAT - 1)
+    where = (smooth <= HALF) & ~risen & (np.arange(len(share)) >= MIN_FLAT_ROWS - 1)
     return Signal(
         where,
         lambda: dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: rows.latest(REWARD)},
@@ -183,7 +183,7 @@ def is_seldom_paid(rows: Rows) -> Signal:
     """The mean reward is exactly 0 in most rows, so every rollout of those has reward 0; it has not risen."""
     (reward,) = rows.columns
     paid, row = np.cumsum(reward != 0) / (np.arange(len(reward)) + 1), np.arange(len(reward))
-    where = (paid <= MIXED_EVER) & (lowest(reward) >= 0) & (highest(reward) > 0) & (row >= FEWEST_FLAT - 1)
+    where = (paid <= MIXED_EVER) & (lowest(reward) >= 0) & (highest(reward) > 0) & (row >= MIN_FLAT_ROWS - 1)
     return Signal(
         where & shows_no_rise(rows) & ~falling(rows),
         lambda: {REWARD: trailing_mean(reward, LONG_ROWS), PAID: paid},

@@ -29,12 +29,12 @@ from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal, 
 
 def stays_above(values: Values, level: float | Values) -> Truths:
     """[N]: where four of the last five rows are above a level. It takes five rows."""
-    often = trailing_mean((values > level).astype(float), ROWS) >= MOST_ROWS
+    often = trailing_mean((values > level).astype(float), ROWS) >= ABOVE_SHARE
     return often & (np.arange(len(values)) >= ROWS - 1)
 
 
 ROWS = 5
-MOST_ROWS = 0.8
+ABOVE_SHARE = 0.8
 """Share of these rows that must be above the level: four of five."""
 
 
@@ -94,7 +94,7 @@ def drifts(rows: Rows) -> Signal:
 
 LONG_ROWS, DRIFT_ERRORS = 10, 3.0
 """Rows in the means, and standard errors of the trend, of a drift that explains a reward that does not rise."""
-FEWEST_ROWS = 10
+MIN_ROWS = 10
 """Rows in which the reward may begin to rise. A small model that learns a task from scratch leaves its reference and is
 healthy."""
 
@@ -111,7 +111,7 @@ RULE = Rule(
             signal=leaves_start,
             message="The KL to the reference is {kl/reference:.2g} nats per token, up from {first:.2g} in the first "
             "rows, but the reward has not risen.",
-            min_rows=FEWEST_ROWS,
+            min_rows=MIN_ROWS,
             look_at=(KL, REWARD),
         ),
         Check(

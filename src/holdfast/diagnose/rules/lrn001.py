@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnose.log.collapse import FEWEST_FLAT
+from holdfast.diagnose.log.collapse import MIN_FLAT_ROWS
 from holdfast.diagnose.log.trailing import Values, held, highest, rows_since
 from holdfast.diagnose.rules._parts.moves import kl_grows, policy_moved
 from holdfast.diagnose.rules._parts.reward import has_risen
@@ -53,17 +53,17 @@ def changes_nothing(rows: Rows) -> Signal:
     moved = (clipped > 0) | (policy_moved(rows) == 1) | has_risen(rows)
     still = (np.abs(second_half) < STILL_NATS) & (np.cumsum(kl != 0) > 0) & ~moved
     rate = rows.latest(RATE, highest)
-    told = np.where(np.isnan(rate), "", [f" (learning rate at most {value:.2g})" for value in rate.tolist()])
+    shown = np.where(np.isnan(rate), "", [f" (learning rate at most {value:.2g})" for value in rate.tolist()])
     return Signal(
-        still & (np.arange(len(kl)) >= FEWEST_UPDATES - 1),
+        still & (np.arange(len(kl)) >= MIN_UPDATES - 1),
         lambda: {KL: second_half, RATE: rate},
-        lambda: {"rate": told},
+        lambda: {"rate": shown},
         normal=~still,
         began=from_start,
     )
 
 
-FEWEST_UPDATES = FEWEST_FLAT
+MIN_UPDATES = MIN_FLAT_ROWS
 STILL_NATS = 1e-4
 """Nats per token. Language models that learn leave their reference by 0.0005 and more."""
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnose.log.collapse import DROPPED_SHARE, FEWEST_FLAT, LONG_WINDOW, curve_of, reward_range
+from holdfast.diagnose.log.collapse import DROPPED_SHARE, LONG_WINDOW, MIN_FLAT_ROWS, curve_of, reward_range
 from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
@@ -114,7 +114,7 @@ def _declines(values: Values, smooth: Values) -> Truths:
     change, error = trend(values)
     range_so_far = reward_range(highest(smooth), lowest(values))
     declines = (-change > RISE_ERRORS * error) & (-change >= DROPPED_SHARE * range_so_far)
-    return np.asarray(declines & (np.arange(len(values)) >= FEWEST_FLAT - 1))
+    return np.asarray(declines & (np.arange(len(values)) >= MIN_FLAT_ROWS - 1))
 
 
 RULE = Rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log import reward_curve
-from holdfast.diagnose.log.collapse import TREND_ERRORS, WINDOW, course, is_flat
+from holdfast.diagnose.log.collapse import TREND_ERRORS, WINDOW, course_of, is_flat
 from holdfast.diagnose.log.trailing import Values, trailing_mean
 from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import advise
@@ -16,7 +16,7 @@ def never_rose(rows: Rows) -> Signal | None:
     """So far the reward is flat (`holdfast.diagnose.log.collapse.is_flat`). The newest row decides."""
     curve = reward_curve(rows.log, REWARD)
     assert curve is not None
-    if not is_flat(curve, went := course(curve)):
+    if not is_flat(curve, course := course_of(curve)):
         return None
     count = len(rows.steps)
 
@@ -26,7 +26,11 @@ def never_rose(rows: Rows) -> Signal | None:
     return Signal(
         np.arange(count) == count - 1,
         lambda: {REWARD: trailing_mean(curve.rewards, WINDOW)},
-        lambda: {"change": every(went.change), "error": every(went.error), "visible": every(TREND_ERRORS * went.error)},
+        lambda: {
+            "change": every(course.change),
+            "error": every(course.error),
+            "visible": every(TREND_ERRORS * course.error),
+        },
         began=from_start,
     )
 

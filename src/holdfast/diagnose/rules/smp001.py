@@ -98,10 +98,10 @@ def truncates_much(rows: Rows) -> Signal:
     """The sampling mask leaves out a quarter of the probability mass or more."""
     (mass,) = rows.columns
     smooth = trailing_mean(mass, MASS_ROWS)
-    return Signal((smooth < LEAST_MASS) & unmasked(rows), lambda: {MASS: smooth}, normal=smooth > (1 + LEAST_MASS) / 2)
+    return Signal((smooth < MIN_MASS) & unmasked(rows), lambda: {MASS: smooth}, normal=smooth > (1 + MIN_MASS) / 2)
 
 
-LEAST_MASS = 0.75
+MIN_MASS = 0.75
 """Probability mass of the sampling mask."""
 MASS_ROWS = 3
 

@@ -32,7 +32,7 @@ RATIO_ROWS, FIRST_RATIO, LOW_RATIO = 3, 0.8, 0.5
 is 1 if sampler and trainer are the same policy."""
 LONGER_TIMES = 1.5
 """A ratio of whole rollouts is a product over tokens, so rounding alone lowers its truncated mean as rollouts grow."""
-FEWEST_ROWS = 5
+MIN_ROWS = 5
 """Rows before a mismatch can have grown."""
 
 
@@ -48,7 +48,7 @@ RULE = Rule(
                 signal=partial(grows, grown=measure.grown, times=measure.times),
                 message=f"Sampler and trainer drift apart: {measure.text}, "
                 "up from {usual:.2g} at the start. A change in entropy does not explain this.",
-                min_rows=FEWEST_ROWS,
+                min_rows=MIN_ROWS,
             )
             for measure in MEASURES
         ),

@@ -55,7 +55,7 @@ def has_own_sampler(log: Log) -> bool:
     return log.host != "holdfast" and (samples_elsewhere(log) or GAP in log.series)
 
 
-FEWEST_ROWS = 5
+MIN_ROWS = 5
 """Rows before a mismatch can have grown."""
 UNSYNCED = (
     *((measure.series, measure.grown, measure.text, measure.series.endswith("kl")) for measure in MEASURES),
@@ -75,7 +75,7 @@ RULE = Rule(
             signal=partial(grows_with_updates, grown=grown, is_kl=is_kl),
             message=f"Sampler and trainer drift apart with every update since the first: {text}, up from "
             "{usual:.2g}. It looks as if the sampler kept its old weights.",
-            min_rows=FEWEST_ROWS,
+            min_rows=MIN_ROWS,
         )
         for name, grown, text, is_kl in UNSYNCED
     ),

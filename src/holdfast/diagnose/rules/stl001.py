@@ -49,7 +49,7 @@ def stopped_at(series: Series) -> int | None:
     return begins if _is_noisy(before) else None
 
 
-LONG_ROWS, FEWEST_EVALUATIONS = 20, 4
+LONG_ROWS, MIN_EVALUATIONS = 20, 4
 """Rows, and evaluations, that chance does not make equal."""
 TIMES_LONGEST = 3
 """Times the longest stretch of equal values before."""
@@ -78,7 +78,7 @@ def never_moved(log: Log, name: str, series: Series) -> bool:
     known = name in functions_of(log) or name.startswith(EVALUATION)
     if name in CUMULATIVE or name.endswith(EXTREMES):
         return False
-    if len(values) < (FEWEST_EVALUATIONS if name.startswith(EVALUATION) else LONG_ROWS) or (values != values[0]).any():
+    if len(values) < (MIN_EVALUATIONS if name.startswith(EVALUATION) else LONG_ROWS) or (values != values[0]).any():
         return False
     value = float(values[0])
     is_setting = value in [one for one in log.settings.values() if isinstance(one, int | float)]
@@ -99,11 +99,11 @@ def stands_still(rows: Rows) -> Signal | None:
     steps = {name: int(finite(rows.log.series[name]).steps[at]) for name, at in stopped.items()}
     values = {name: float(rows.log.series[name].values[-1]) for name in stopped}
     first, count = min(steps.values()), len(rows.steps)
-    told = listed([f"{name} at {values[name]:.3g} since step {step}" for name, step in steps.items()])
+    named = listed([f"{name} at {values[name]:.3g} since step {step}" for name, step in steps.items()])
     return Signal(
         np.arange(count) == count - 1,
         lambda: {name: np.full(count, value) for name, value in values.items()},
-        lambda: {"told": np.full(count, told)},
+        lambda: {"named": np.full(count, named)},
         began=lambda row: min(int(np.searchsorted(rows.steps, first)), row),
     )
 
@@ -117,11 +117,11 @@ def stood_still(rows: Rows) -> Signal | None:
     }
     if not still:
         return None
-    count, told = len(rows.steps), listed([f"{name} at {value:.3g}" for name, value in still.items()])
+    count, named = len(rows.steps), listed([f"{name} at {value:.3g}" for name, value in still.items()])
     return Signal(
         np.arange(count) == count - 1,
         lambda: {name: np.full(count, value) for name, value in still.items()},
-        lambda: {"told": np.full(count, told)},
+        lambda: {"named": np.full(count, named)},
         began=from_start,
     )
 
@@ -133,14 +133,14 @@ RULE = Rule(
         Check(
             series=(REWARD,),
             signal=stands_still,
-            message="A measured value that varied stands still to the last digit: {told}.",
+            message="A measured value that varied stands still to the last digit: {named}.",
             level="reason",
         ),
         Check(
             series=(REWARD,),
             signal=stood_still,
-            message="A value has never changed, to the last digit: {told}. If it is measured, it tells no rollout from "
-            "another.",
+            message="A value has never changed, to the last digit: {named}. If it is measured, it tells no rollout "
+            "from another.",
             level="note",
         ),
     ),

@@ -60,12 +60,12 @@ def never_updates(log: Log) -> bool:
 def unusual(change: Values) -> Truths:
     """[N]: where the absolute value is far above its mean in the rows before; never in the first rows."""
     size = np.abs(change)
-    return (size > UNUSUAL_TIMES * delayed(trailing_mean(size, USUAL_ROWS), 1)) & (np.arange(len(size)) >= FEWEST_ROWS)
+    return (size > UNUSUAL_TIMES * delayed(trailing_mean(size, USUAL_ROWS), 1)) & (np.arange(len(size)) >= MIN_ROWS)
 
 
 USUAL_ROWS = 8
 """Rows before an update, or a break, whose mean is the usual value."""
-FEWEST_ROWS = 3
+MIN_ROWS = 3
 """Fewest such rows."""
 UNUSUAL_TIMES = 8.0
 """Times the usual size of an update."""
@@ -74,7 +74,7 @@ UNUSUAL_TIMES = 8.0
 def lowers_likelihood_at_once(rows: Rows) -> Signal:
     """One update lowers the likelihood of correct rollouts much more than those before it."""
     change, likelihood = rows.columns
-    at_first = (-change > FIRST_JUMP_NATS) & (np.arange(len(change)) < FEWEST_ROWS)
+    at_first = (-change > FIRST_JUMP_NATS) & (np.arange(len(change)) < MIN_ROWS)
     where = (at_first | ((-change > JUMP_NATS) & unusual(change))) & (-change > JUMP_SHARE * -likelihood)
     return Signal(
         where,
@@ -147,7 +147,7 @@ def breaks_at_once(rows: Rows) -> Signal | None:
     where = (lost > LOST_SHARE * reward_range(mean_reward, lowest(reward))) & (lost > by_chance)
     where &= (jumps | rows.where(CLIPPED, clip_jumps)) & searches_work(rows) & long_not_preferred(rows)
     where &= ~(rows.latest(LOSS, lambda loss: -trailing_mean(loss, USUAL_ROWS)) > LONG_PREFERRED_LOSS)
-    where &= np.arange(len(reward)) >= FEWEST_ROWS + BREAK_ROWS - 1
+    where &= np.arange(len(reward)) >= MIN_ROWS + BREAK_ROWS - 1
     if not where.any():
         return None
     return Signal(

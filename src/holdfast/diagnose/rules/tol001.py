@@ -71,12 +71,12 @@ def is_never_called(rows: Rows) -> Signal:
     """Hardly any rollout has called the tool since the log began."""
     (calls,) = rows.columns
     mean = trailing_mean(calls, LONG_ROWS)
-    never = highest(mean) < LEAST_CALLS
+    never = highest(mean) < MIN_CALLS
     enough = np.arange(len(calls)) >= LONG_ROWS - 1
     return Signal(never & enough, lambda: {CALLS: mean}, normal=~never, began=from_start)
 
 
-LEAST_CALLS = 0.01
+MIN_CALLS = 0.01
 """Calls per rollout below which a tool is as good as never called."""
 
 

@@ -50,7 +50,7 @@ def fails_more(rows: Rows) -> Signal:
 ROWS = 5
 FAILED_SHARES = {3: 0.5, 10: 0.3}
 """Rows in a mean -> the share of the calls that fail in them. A row may have a single call."""
-FAILED_LOGITS, LEAST_SHARE = 1.5, 0.02
+FAILED_LOGITS, MIN_SHARE = 1.5, 0.02
 """How far the log-odds of a failure are above their lowest: 5 % become 20 %, 50 % become 82 %. A share near one half
 varies more than one near 0. Below the least share, the log-odds of few calls mean nothing. A model that learns to write
 calls begins with many malformed ones, and the share falls."""
@@ -88,7 +88,7 @@ GONE_SHARE, GONE_ERRORS = 0.3, 3.0
 
 def _logits(share: Values) -> Values:
     """Log-odds of a share."""
-    share = np.clip(share, LEAST_SHARE, 1 - LEAST_SHARE)
+    share = np.clip(share, MIN_SHARE, 1 - MIN_SHARE)
     return np.asarray(np.log(share / (1 - share)))
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.diagnose.log.collapse import DROPPED_SHARE, FEWEST_FLAT, curve_of
+from holdfast.diagnose.log.collapse import DROPPED_SHARE, MIN_FLAT_ROWS, curve_of
 from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
@@ -37,7 +37,7 @@ def all_are_truncated(rows: Rows, *, at_first: bool) -> Signal:
     row, risen = np.arange(len(share)), more_is_earned(rows)
     running = rows_since(share < ALL_TRUNCATED)
     silent = np.zeros(len(share), bool) if at_first else is_down(rows)
-    same_rewards = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ROWS_WITHOUT_CONTRAST)) <= LEAST_MIXED
+    same_rewards = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ROWS_WITHOUT_CONTRAST)) <= MIN_MIXED
     enough = (running >= ROWS_IF_ALL) | (same_rewards & at_first & (running >= ROWS_WITHOUT_CONTRAST))
     return Signal(
         enough & ((running > row) == at_first) & ~risen & ~silent,
@@ -52,7 +52,7 @@ ROWS_IF_ALL = 10
 """Rows within which the reward may begin to rise although all rollouts are truncated."""
 ROWS_WITHOUT_CONTRAST = 3
 """The same if the rollouts of each group all have the same reward, because then nothing can be learned."""
-LEAST_MIXED = 0.05
+MIN_MIXED = 0.05
 
 
 def many_are_truncated(rows: Rows) -> Signal:
@@ -219,7 +219,7 @@ RULE = Rule(
             signal=half_are_truncated,
             message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens (mean of 20 rows), "
             "and the reward has not risen since the log began.",
-            min_rows=FEWEST_FLAT,
+            min_rows=MIN_FLAT_ROWS,
         ),
         Check(
             series=(TRUNCATED,),

@@ -11,9 +11,9 @@ from holdfast.base.stored import bounded_json
 from holdfast.base.thoughts import said, thought_field
 from holdfast.diagnose.readers.rollouts.record import SampledTurn
 
-MOST_CHARACTERS = 20_000
+MAX_CHARACTERS = 20_000
 """Characters of one text. A longer text is cut, and ends with the number of characters cut."""
-_MOST_TURNS = 200
+_MAX_TURNS = 200
 
 _TAGS = "information|tool_response|tool_result|observation|documents|search_results?|result|output"
 _OBSERVATION = re.compile(rf"<({_TAGS})>.*?(?:</\1>|\Z)", re.DOTALL)
@@ -32,7 +32,7 @@ _ANSWER = re.compile(r"<answer>([^<]*)</answer>")
 _BOXED = re.compile(r"\\boxed\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}")
 
 
-def cut(text: str, most: int = MOST_CHARACTERS) -> str:
+def cut(text: str, most: int = MAX_CHARACTERS) -> str:
     """The text, or its beginning and how much was left out."""
     return text if len(text) <= most else f"{text[:most]} … {len(text) - most:,} more characters"
 
@@ -51,7 +51,7 @@ def conversation_of(prompt: Any, completion: Any) -> tuple[str, str, tuple[Sampl
         turns = _turns(written)
     else:
         turns = [turn for _, text in written for turn in turns_of(text)]
-    return cut(whole), _question(asked), tuple(turns[:_MOST_TURNS])
+    return cut(whole), _question(asked), tuple(turns[:_MAX_TURNS])
 
 
 def turns_of(text: str) -> list[SampledTurn]:

@@ -26,13 +26,13 @@ from holdfast.diagnose.readers.rollouts.forms import FIELDS, PANELS, Form, form_
 from holdfast.diagnose.readers.rollouts.record import SampledRollout
 from holdfast.diagnose.readers.text import COLOUR, Tally, head, lines
 
-MOST_ROLLOUTS = 10_000
-_MOST_CHARACTERS = 120_000_000
+MAX_ROLLOUTS = 10_000
+_MAX_CHARACTERS = 120_000_000
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".parquet")
 _PICKLES = (".pt", ".pkl", ".pickle", ".pth")
 _DUMPS = ("rollout", "eval_", "traj", "sample", "debug")
 """Parts of names and folders in which a pickle may hold rollouts; others are weights and optimizers."""
-_MOST_FILES = 20_000
+_MAX_FILES = 20_000
 _DEPTH = 5
 _FIRST = 50
 """Lines of a file in which its first rollout stands."""
@@ -98,7 +98,7 @@ def run_folder(path: Path, name: str) -> Path:
 def rollouts_at(path: Path, names: Mapping[str, str] | None = None) -> Rollouts:
     """The rollouts in a file, or in the files of a folder.
 
-    At most `MOST_ROLLOUTS` are kept, of steps spread over the run. What cannot be read is left out and noted. `names`
+    At most `MAX_ROLLOUTS` are kept, of steps spread over the run. What cannot be read is left out and noted. `names`
     are those that the user gave to parts of a row.
     """
     given = parts_given(names or {})
@@ -113,7 +113,7 @@ def rollouts_at(path: Path, names: Mapping[str, str] | None = None) -> Rollouts:
                 for form, rollout in _read(one, one.relative_to(path.parent), given, skips):
                     rows.append(rollout)
                     hosts[form.host] += 1
-                    if len(rows) > MOST_ROLLOUTS:
+                    if len(rows) > MAX_ROLLOUTS:
                         kept.add(rows)
                         rows = []
         except MissingExtra as error:
@@ -146,7 +146,7 @@ class _Kept:
         """Add some."""
         self.rollouts += rows
         self._size += sum(rollout.size for rollout in rows)
-        while len(self.rollouts) > MOST_ROLLOUTS or self._size > _MOST_CHARACTERS:
+        while len(self.rollouts) > MAX_ROLLOUTS or self._size > _MAX_CHARACTERS:
             before = len(self.rollouts)
             steps = sorted({rollout.step for rollout in self.rollouts})
             if len(steps) > 2:
@@ -173,7 +173,7 @@ def _paths(path: Path) -> tuple[list[Path], list[str]]:
     if not path.is_dir():
         return [path] if path.is_file() else [], []
     found, pickles = list[Path](), list[Path]()
-    for one in islice(_below(path, _DEPTH), _MOST_FILES):
+    for one in islice(_below(path, _DEPTH), _MAX_FILES):
         name = one.name.lower()
         if name.endswith(_SUFFIXES) and name not in ("metrics.jsonl", "trainer_state.json"):
             found.append(one)

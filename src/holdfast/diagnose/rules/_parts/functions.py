@@ -31,7 +31,7 @@ FUNCTION = re.compile(r"rewards/.+/mean")
 def _summands(reward: Series, candidates: tuple[tuple[str, Series], ...]) -> tuple[str, ...]:
     """The two or three series of which the reward is the sum in every row; empty if there are none."""
     total = reward.values
-    if len(total) < FEWEST_SUMS or not np.isfinite(total).all() or total.min() == total.max():
+    if len(total) < MIN_SUM_ROWS or not np.isfinite(total).all() or total.min() == total.max():
         return ()
     error = SUM_ERROR * float(np.abs(total).max())
     able = {
@@ -41,8 +41,8 @@ def _summands(reward: Series, candidates: tuple[tuple[str, Series], ...]) -> tup
         and np.ptp(one.values) > error
         and np.abs(one.values - total).max() > error
     }
-    names = list(able)[:MOST_CANDIDATES]
-    for count in range(2, MOST_PARTS + 1):
+    names = list(able)[:MAX_CANDIDATES]
+    for count in range(2, MAX_PARTS + 1):
         for parts in combinations(names, count):
             if abs(sum(able[name][-1] for name in parts) - total[-1]) > error:  # which leaves nearly all out
                 continue
@@ -51,10 +51,10 @@ def _summands(reward: Series, candidates: tuple[tuple[str, Series], ...]) -> tup
     return ()
 
 
-FEWEST_SUMS = 10
+MIN_SUM_ROWS = 10
 """Rows in which parts must add up, and all of them."""
-MOST_PARTS = 3
-MOST_CANDIDATES = 30
+MAX_PARTS = 3
+MAX_CANDIDATES = 30
 SUM_ERROR = 2e-4
 """Of the sum of rounded parts, as a share of the largest reward."""
 
