@@ -359,7 +359,7 @@ class Train(Section):
     TRL: steps_per_generation × num_iterations / gradient_accumulation_steps. With K = 1, LLDS is always 0, and so is
     SAPO with tau up to 1, because the policy first differs from the old policy in the second step."""
     staleness: int = Field(0, ge=0)
-    """Age of training rollouts: they come from the weights of this many rollout batches ago, as in an asynchronous
+    """Stale rollouts: they come from the weights of this many rollout batches ago, as in an asynchronous
     trainer at its limit. In optimizer steps it is `staleness` × `optimizer_steps_per_rollout`. Evaluation has the
     weights that learn. After a resume the first rollouts are newer."""
     minibatches: Literal["shuffled", "in-order"] = "shuffled"
