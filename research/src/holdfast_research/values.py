@@ -121,7 +121,7 @@ class Experiment:
     name: str
     title: str
     shows: str
-    """One line for the list."""
+    """What it asks, in one line."""
     recipe: str
     """Name of a bundled recipe."""
     arms: tuple[Arm, ...]

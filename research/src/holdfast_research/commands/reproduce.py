@@ -33,7 +33,7 @@ Name = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Name of an expe
 
 @app.command("list")
 def list_experiments() -> None:
-    """List the experiments: what each shows, how many runs it has and how long they take."""
+    """List the experiments: what each asks, how many runs it has and how long they take."""
     _list(out())
 
 
@@ -208,7 +208,7 @@ def _list(console: Console) -> None:
     from holdfast_research.plan import TUNING_SEEDS
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for column in ("experiment", "shows", "runs", "hours"):
+    for column in ("experiment", "question", "runs", "hours"):
         table.add_column(column, justify="right" if column in ("runs", "hours") else "left")
     for experiment in EXPERIMENTS.values():
         swept = sum(len(arm.sweep.values) for arm in experiment.arms if arm.sweep is not None)

@@ -20,7 +20,7 @@ NAMES = (GRPO, *(arm.name for arm in REMEDIES), a.RELIABLE.name)
 EXPERIMENT = Experiment(
     name="anchor",
     title="One optimizer step per rollout, with an anchor",
-    shows="a penalty at K = 1, where it needs an older policy to compare with: one batch older, or up to five",
+    shows="does a penalty help at K = 1, compared with a policy one batch older, or up to five?",
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, *REMEDIES),
     minutes=3,

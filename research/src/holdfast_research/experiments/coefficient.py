@@ -14,7 +14,7 @@ V1 = Arm("λ = 0.1, response gate", {**a.llds("response"), "loss.penalty.coef": 
 EXPERIMENT = Experiment(
     name="coefficient",
     title="The coefficient of LLDS",
-    shows="how weak is too weak, with λ = 0, 0.01, 0.1, 0.2, 0.5 and 1",
+    shows="how weak is too weak a λ?",
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, *ARMS, V1),
     minutes=4.5,

@@ -32,7 +32,7 @@ def _learns(arm: str) -> Claim:
 EXPERIMENT = Experiment(
     name="factbook",
     title="A real model on real text",
-    shows="SmolLM2-135M on the World Factbook: plain GRPO and the penalties",
+    shows="does SmolLM2-135M learn to search the World Factbook, with plain GRPO and with the penalties?",
     recipe="factbook",
     arms=ARMS,
     minutes=30,

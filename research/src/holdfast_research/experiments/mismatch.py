@@ -53,7 +53,7 @@ def _ends_below_fresh(arm: Arm, says: str) -> tuple[Claim, Claim]:
 EXPERIMENT = Experiment(
     name="mismatch",
     title="A sampler that differs by age or rounding",
-    shows="whether a stale sampler, or one of 8 bits, ends plain GRPO without truncation, and what helps",
+    shows="does a stale sampler, or one of 8 bits, end plain GRPO without truncation, and what helps?",
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, *TRIED, ONE_OLD, *OF_FOUR, *OF_ONE, CENTRED_ONE, CENTRED_FOUR, *BYPASS, *OLDEST),
     minutes=8,

@@ -52,7 +52,7 @@ EXPERIMENT = replace(
     REAL_AGE,
     name="old-policy",
     title="Which old policy, which step",
-    shows="SmolLM2-135M, rollouts eight batches old: ratios to the sampler, half the rate, the papers' coefficients",
+    shows="what else helps at eight batches: ratios to the sampler, a smaller step, other methods?",
     arms=ARMS,
     minutes=60,
     settings={**REAL_AGE.settings, "eval.start": True, "eval.every": 12, "eval.questions": 100},

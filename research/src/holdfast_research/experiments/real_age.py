@@ -27,7 +27,7 @@ EXPERIMENT = replace(
     REAL_OLD,
     name="real-age",
     title="How old rollouts may be",
-    shows="SmolLM2-135M at its recipe's rate: rollouts fresh, one, four and eight batches old, and penalties at eight",
+    shows="how many batches old may rollouts be for SmolLM2-135M at its recipe's rate, and do penalties help at eight?",
     arms=(*AGES, *PENALTIES),
     minutes=55,
     settings={**REAL_OLD.settings, "train.lr": 2e-5},

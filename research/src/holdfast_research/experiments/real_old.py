@@ -45,7 +45,7 @@ def _above(arm: Arm, other: Arm) -> tuple[Claim, Claim]:
 EXPERIMENT = Experiment(
     name="real-old",
     title="A real model with stale rollouts",
-    shows="SmolLM2-135M with rollouts eight batches old: plain GRPO, penalties, and corrections for the sampler",
+    shows="which penalties and corrections help SmolLM2-135M at twice its recipe's rate, eight batches old?",
     recipe="factbook",
     arms=(FRESH, OLD, *PENALTIES, *CORRECTIONS, YOUNGER, SLOWER, SLOWER_FRESH, *SLOWER_PENALTIES),
     minutes=55,

@@ -54,7 +54,7 @@ def stays(arm: Arm, named: str, where: str) -> Claim:
 EXPERIMENT = Experiment(
     name="second-search",
     title="The second search",
-    shows="whether masking answers in LLDS brings back a second search that agents have unlearned",
+    shows="does masking answers in LLDS bring back a second search that agents have unlearned?",
     recipe="quickstart",
     arms=ARMS,
     settings=HABIT,

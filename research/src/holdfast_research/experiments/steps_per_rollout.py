@@ -29,7 +29,7 @@ NAMES = tuple(tuple(arm.name for arm in arms) for arms in (GRPO, LLDS, SAPO))
 EXPERIMENT = Experiment(
     name="steps-per-rollout",
     title="Optimizer steps per rollout",
-    shows="what K = 1, 2, 5, 10 and 20 optimizer steps per rollout batch do, with and without a penalty",
+    shows="what do K = 1, 2, 5, 10 and 20 optimizer steps per rollout batch do?",
     recipe="flaky",
     arms=(*GRPO, *LLDS, *SAPO, a.RELIABLE),
     minutes=5,

@@ -70,8 +70,8 @@ def text_of(results: Mapping[str, Any], picture: Sequence[str] = ()) -> str:
     if rows := [*claim_rows(results)]:
         lines += [*_table(CLAIMS, rows), ""]
     if gaps := [*results["not_run"], *missing(results)]:
-        lines += [f"{level}# What we did not run", ""] if name not in SMALL else []
-        lines += [*(f"* {line}" for line in gaps), ""]
+        heading = "We did not run:" if name in SMALL else f"{level}# What we did not run"
+        lines += [heading, "", *(f"* {line}" for line in gaps), ""]
     return "\n".join(lines)
 
 
