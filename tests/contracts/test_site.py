@@ -130,6 +130,12 @@ def test_each_page_is_there_as_html_and_as_markdown(built: Path) -> None:
 
 
 @pytest.mark.slow
+def test_tables_become_tables(built: Path) -> None:
+    """One inside an item of a list does not."""
+    assert not [page.name for page in built.rglob("*.html") if "|---|" in page.read_text(encoding="utf-8")]
+
+
+@pytest.mark.slow
 def test_links_of_the_markdown_lead_somewhere(built: Path) -> None:
     site = site_module("hooks")
     broken = []
