@@ -78,6 +78,8 @@ def test_twice_the_rate() -> None:
     runs, old = kept("real-old"), "8 batches old"
     fresh = scores(runs["GRPO"])
     assert "ends at {:.2f}, {:.2f} and {:.2f} on fresh rollouts".format(*fresh) in SAID
+    slower = scores(runs["GRPO, half the rate"])
+    assert "Fresh rollouts end at {:.2f}, {:.2f} and {:.2f} there".format(*slower) in SAID
     ends = {
         arm: [em for em in scores(runs[f"{old}, {arm}"]) if not math.isnan(em)]
         for arm in ("LLDS action", "LLDS action, 0.2", "SAPO", "TIS", "score centering", "IPO")
