@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,32 @@ def log_of(host: str = "holdfast", settings: dict[str, object] | None = None, **
 
 
 COLLAPSE = [0.2 + 0.01 * k for k in range(40)] + [0.6 - 0.05 * k for k in range(12)] + [0.02] * 48
+
+
+# ---- what was not learned
+
+
+@pytest.mark.parametrize(
+    ("scores", "falls"),
+    [
+        ([0.5, 0.54, 0.53, 0.5, 0.44, 0.4], True),
+        ([0.5, 0.54, 0.53, 0.54, 0.52, 0.51], False),
+        ([0.3, 0.5, 0.35, 0.5, 0.4, 0.3], False),  # it always scattered like that
+        ([0.5, 0.54, 0.3, 0.3], False),  # too few
+    ],
+)
+def test_a_held_out_score_that_falls_while_the_reward_rises_is_on_the_first_screen(
+    scores: list[float], falls: bool
+) -> None:
+    rises = log_of(reward__mean=np.linspace(0.2, 0.8, 60) + 0.02 * np.sin(np.arange(60)))
+    steps = np.linspace(10, 60, len(scores)).astype(np.int64)
+    log = replace(rises, series={**rises.series, "eval/em": Series(steps, np.asarray(scores))})
+    diagnosis = diagnose(log)
+    assert diagnosis.verdict.word == "learns" and ("held-out score eval/em fell" in in_words(diagnosis.facts)) is falls
+    flat = replace(
+        log, series={**log.series, "reward/mean": log_of(reward__mean=[0.5, 0.6] * 30).series["reward/mean"]}
+    )
+    assert "held-out" not in in_words(diagnose(flat).facts), "then the verdict says more"
 
 
 # ---- what was wasted

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,10 @@ import pytest
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Diagnosis, headline
 from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.readers import read_log
+from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.rules._parts.functions import functions_of
+from holdfast.diagnose.rules.rule import Hit
 
 from .conftest import log_of
 
@@ -264,6 +271,23 @@ def test_parts_that_add_up_to_the_reward_are_seen_whatever_their_names() -> None
     assert not found(other), "they do not add up"
 
 
+def test_parts_with_weights_add_up_too_and_chance_does_not() -> None:
+    rng = np.random.default_rng(3)
+    score = np.array(noisy(np.linspace(0.4, 0.28, 140), 0.02, rows=140))
+    bonus = np.array(noisy(np.linspace(0.3, 1.5, 140), 0.1, rows=140))
+    total = 0.7 * score + 0.2 * bonus
+    beside = {f"other {k}": rng.random(140).tolist() for k in range(6)} | {"twice": (2 * total).tolist()}
+    hacked = diagnosed(host="unknown", reward__mean=total.tolist(), ndcg=score.tolist(), speed=bonus.tolist(), **beside)
+    assert found(hacked).keys() == {"RWD003"} and "ndcg fell from" in hacked.findings[0].summary
+    seldom = np.where(np.arange(140) % 47 == 0, total, 0.0)  # three rows, which any three series fit
+    log = log_of(
+        {REWARD: seldom.tolist()} | {name: (np.array(v) * (seldom > 0)).tolist() for name, v in beside.items()}
+    )
+    assert functions_of(log) == ()
+    negative = log_of({REWARD: (score - 0.2 * bonus).tolist(), "ndcg": score.tolist(), "cost": bonus.tolist()})
+    assert functions_of(negative) == (), "a cost is no part that is earned"
+
+
 def test_evaluations_show_that_the_tool_is_left() -> None:
     steps = np.arange(1, 61)
     calls = Series(np.array([10, 20, 30, 40, 50]), np.array([5.0, 4.9, 5.0, 4.9, 0.07]))
@@ -272,6 +296,41 @@ def test_evaluations_show_that_the_tool_is_left() -> None:
         format="jsonl", host="unknown", name="made", series={**log.series, "eval/searches": calls}, steps=steps
     )
     assert found(diagnose(with_calls)) == {"TOL001": 50}
+
+
+@pytest.mark.parametrize(
+    ("host", "settings", "said"),
+    [
+        ("trl", {}, "If the sampler is truncated, first sample"),
+        ("trl", {"top_p": 1.0, "top_k": None}, ""),
+        ("trl", {"top_p": 0.9}, "The sampler is truncated: first sample"),
+        ("trl", {"top_p": 1.0, "top_k": 50}, "The sampler is truncated: first sample"),
+        ("verl", {"actor_rollout_ref.rollout.top_p": 1, "actor_rollout_ref.rollout.top_k": -1}, ""),
+        ("holdfast", {"sampling.top_p": "0.95"}, "The sampler is truncated: first sample"),
+    ],
+)
+def test_advice_knows_whether_the_sampler_is_truncated(host: str, settings: dict[str, object], said: str) -> None:
+    log = replace(log_of({"ratio/log_product": noisy(-4.0), REWARD: noisy(0.5)}, host=host), settings=settings)
+    remedy = RULES["ISD001"].remedy_in
+    assert remedy is not None
+    text = remedy(log, Hit(step=1, summary="", evidence={}, series=()), ())[host]
+    assert ("truncated" in text) == bool(said) and said in text and "penalty" in text
+    measured = replace(log, series={**log.series, "sampler/mask_mass": log_of({"m": [1.0] * 5}).series["m"]})
+    assert "truncated" not in remedy(measured, Hit(step=1, summary="", evidence={}, series=()), ())[host]
+
+
+def test_a_fall_at_a_resume_is_told_as_one(tmp_path: Path) -> None:
+    def read(*rewards: tuple[int, list[float]]) -> Diagnosis:
+        rows = [{"step": first + k, "reward/mean": r} for first, part in rewards for k, r in enumerate(part)]
+        path = tmp_path / "log.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return diagnose(read_log(path))
+
+    resumed = read((1, noisy(0.7, rows=60)), (51, noisy(0.1, rows=30)))
+    assert resumed.verdict.word == "fell" and "The run was resumed at step 51." in resumed.verdict.text
+    assert resumed.verdict.change.startswith("The run was resumed at step 51, where the fall began.")
+    long_after = read((1, noisy(0.7, rows=40)), (31, [*noisy(0.7, rows=30), *noisy(0.1, rows=30)]))
+    assert long_after.verdict.word == "fell" and "resumed" not in long_after.verdict.text + long_after.verdict.change
 
 
 # ---- the step, and from when on it is certain

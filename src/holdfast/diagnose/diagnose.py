@@ -44,7 +44,7 @@ def diagnose(log: Log) -> Diagnosis:
         cannot_tell=cannot_tell(log),
         what_to_log=what_to_log(log),
         course=course,
-        facts=facts | outlook(batches, reported),
+        facts=facts | outlook(batches, reported, learns=word == "learns"),
     )
 
 

@@ -6,6 +6,7 @@ These are no findings. They help to decide what to do with a run whose findings 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -39,7 +40,7 @@ STRETCHES = 6
 TIME = "time/step_s"
 
 
-def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
+def outlook(batches: Log, findings: Sequence[Finding], *, learns: bool = False) -> dict[str, float]:
     """Facts about the end of a run, and about its time; what cannot be said is left out. `batches` has one row for each
     rollout batch."""
     findings = [finding for finding in findings if finding.level == "finding" and not finding.by_verdict]
@@ -56,7 +57,8 @@ def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
     for finding in findings:
         if finding.code == "RWD001":
             facts |= last_good(batches, good_step(finding.evidence, findings[0].step))
-    return facts | entropy_floor(batches) | facts_of_seconds(batches)
+    held_out = fallen_scores(batches) if learns else {}
+    return facts | held_out | entropy_floor(batches) | facts_of_seconds(batches)
 
 
 def in_words(facts: Mapping[str, float]) -> str:
@@ -75,10 +77,59 @@ def in_words(facts: Mapping[str, float]) -> str:
     elif GOOD in facts:
         none = ", before the first checkpoint" if SAVED in facts else ""
         sentences.append(f"Last good step: {facts[GOOD]:.0f}{none}.")
+    for key in facts:
+        if key.startswith(AT_BEST):
+            name = key.removeprefix(AT_BEST)
+            sentences.append(
+                f"But the held-out score {name} fell from {facts[key]:.3g} to {facts[AT_LAST + name]:.3g} while the "
+                "training reward rose: compare the questions, the sampling and the reward of both, and keep the "
+                "checkpoint that was best on it."
+            )
     if FLOOR_STEP in facts:
         floor = f"{facts[FLOOR]:.2g} nats, the level of ENT002"
         sentences.append(f"At this pace, entropy reaches {floor}, at about step {facts[FLOOR_STEP]:.0f}.")
     return " ".join([*sentences, *seconds_in_words(facts)])
+
+
+# ---- what was not learned
+
+
+def fallen_scores(log: Log) -> dict[str, float]:
+    """The mean of some evaluations at best and at last, for each held-out score that fell by a sixth and by far more
+    than its noise. The mean is over two, or an eighth of them.
+
+    >>> from holdfast.diagnose.log import Series
+    >>> evaluated = lambda *scores: Log(format="trl", host="trl", name="", series={
+    ...     "eval/em": Series(np.arange(len(scores)), np.asarray(scores))})
+    >>> sorted(round(score, 3) for score in fallen_scores(evaluated(0.5, 0.52, 0.54, 0.5, 0.44, 0.39)).values())
+    [0.415, 0.53]
+    >>> fallen_scores(evaluated(0.4, 0.5, 0.4, 0.5, 0.4, 0.4))
+    {}
+    """
+    facts: dict[str, float] = {}
+    for name, series in log.series.items():
+        if not _SCORE.fullmatch(name) or len(scores := finite(series).values) < MIN_SCORES or scores.min() < 0:
+            continue
+        count = len(scores)
+        window = max(2, count // 8)
+        means = trailing_mean(scores, window)[window - 1 :]
+        best, last = float(means.max()), float(means[-1])
+        noise = float(np.abs(np.diff(scores, 2)).mean()) / MEAN_SECOND_DIFF * (1 + FEW / count)
+        errors = np.sqrt(2 * np.log(count / window / BY_CHANCE))  # the best is the highest of so many
+        if best - last > max(MIN_LOSS * best, errors * noise * np.sqrt(2 / window)):
+            facts |= {AT_BEST + name: best, AT_LAST + name: last}
+    return facts
+
+
+_SCORE = re.compile(r"eval/(em|em_greedy|f1|f1_greedy|reward/mean|.+/score)")
+AT_BEST, AT_LAST = "held-out score at best: ", "held-out score at last: "
+MIN_SCORES = 5
+MIN_LOSS = 1 / 6
+BY_CHANCE = 0.02
+FEW = 3.0
+"""A noise estimated from few neighbours is too small as often as too large."""
+MEAN_SECOND_DIFF = float(np.sqrt(6) * np.sqrt(2 / np.pi))
+"""Mean size of x - 2y + z of independent normal numbers."""
 
 
 # ---- what was wasted

@@ -34,6 +34,7 @@ from holdfast.diagnose.rules._parts.series import TRUNCATED
 from holdfast.diagnose.rules.grp001 import HARDER, PAID
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Hit
+from holdfast.diagnose.rules.rwd001 import resumed_at
 
 NOT_LEARNING: tuple[Word, ...] = ("flat", "broken")
 FLAT = "RWD004"
@@ -120,7 +121,11 @@ def verdict_of(
     findings = [finding for finding in reported if finding.level == "finding"]
     text = _course(curve, course, word)
     if word not in NOT_LEARNING:
-        return Verdict(word=word, text=text, change=findings[0].remedy if findings else "")
+        change = findings[0].remedy if findings else ""
+        if course.fall is not None and (resumed := resumed_at(batches, course.fall.began)) is not None:
+            text += f" The run was resumed at step {resumed}."
+            change = next((one.remedy for one in findings if one.code == "RWD001"), change)
+        return Verdict(word=word, text=text, change=change)
     less_sure = [note for note in reported if note.level == "note" and hits[note.code].level == "reason"]
     reasons = [
         *(_reason(finding) for finding in findings if finding.code != FLAT),

@@ -56,6 +56,8 @@ class Log:
     """Settings of the run by the dotted names of its host, as far as the log has them."""
     old_policy: OldPolicy = "recomputed"
     """The policy in the denominator of the ratio, by the settings or by the default of the trainer."""
+    resumed: tuple[int, ...] = ()
+    """Steps from which on a resumed run wrote the rows again, as far as they show it."""
     notes: tuple[str, ...] = ()
     """One sentence for each thing that was skipped or changed while reading."""
 

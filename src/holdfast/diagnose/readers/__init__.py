@@ -199,6 +199,7 @@ def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
         steps=steps,
         settings=raw.settings,
         old_policy=HOSTS[raw.host].old_policy(series, raw.settings),
+        resumed=tuple(of_run.resumed),
         notes=(*of_file.notes(), *(of_run.notes() if of_run is not of_file else ()), *notes),
     )
 

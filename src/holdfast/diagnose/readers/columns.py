@@ -355,6 +355,7 @@ def _alive(steps: Ints, again: Ints, tally: Tally) -> NDArray[np.bool_]:
             count=int((~alive).sum()),
         )
         return alive
+    tally.resumed += [int(steps[row]) for row, _ in points]
     times = f"{len(points)} times, first" if len(points) > 1 else "once,"
     tally.add(
         f"the run was resumed {times} from step {last} back to step {steps[row]}: left out {{n rows}} that it later "

@@ -32,6 +32,8 @@ class Tally:
     path: Path
     unit: str = "line"
     """The unit of places: lines, or rows of a JSON array."""
+    resumed: list[int] = field(default_factory=list)
+    """Steps from which on a resumed run wrote rows again."""
     _kinds: dict[str, _Kind] = field(default_factory=dict)
     _numbers: int = 0
 

@@ -24,7 +24,7 @@ from holdfast.diagnose.log.trailing import (
 from holdfast.diagnose.rules._parts.reward import long_not_preferred
 from holdfast.diagnose.rules._parts.series import ENTROPY, LENGTH, REWARD
 from holdfast.diagnose.rules._parts.truncation import without_room
-from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise, setting
+from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise, preserve_likelihood, setting
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling
 
 
@@ -94,7 +94,7 @@ def for_surge(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
     """An entropy bonus in the settings is the cause that the log names."""
     bonus = setting(log, "entropy bonus")
     if bonus is None or bonus <= 0:
-        return PRESERVE_LIKELIHOOD
+        return preserve_likelihood(log, hit, before)
     return {host: text.replace("{bonus}", f"{bonus:g}") for host, text in LESS_BONUS.items()}
 
 

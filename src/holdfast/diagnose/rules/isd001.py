@@ -7,7 +7,7 @@ import numpy as np
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.trailing import held, trailing_lowest, trailing_mean
 from holdfast.diagnose.rules._parts.series import LOG_RATIO
-from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD
+from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, preserve_likelihood
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
 
 POSITIVE_RATIO = "ratio/log_product/positive"
@@ -77,6 +77,7 @@ RULE = Rule(
     impact="The ratio of a token scales its gradient. A correct token whose ratio is near 0 has almost no gradient, "
     "so its probability cannot recover (importance-sampling distribution drift, arXiv 2603.10069).",
     remedy=PRESERVE_LIKELIHOOD,
+    remedy_in=preserve_likelihood,
     limitations="Without `ratio/log_product/positive`, the mean includes incorrect rollouts, which should lose "
     "likelihood. The product is over tokens, so long rollouts drift sooner. While the reward falls, half "
     "the usual drift is enough for a finding. Ratios to the sampler of old rollouts sink with age alone: where the "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.diagnose.log.trailing import delayed, highest, rows_since, trailing_mean
 from holdfast.diagnose.rules._parts.displacement import DISPLACEMENT, FAST_ROWS, SLOW_ROWS, displaces, smoothed
 from holdfast.diagnose.rules._parts.reward import long_not_preferred
-from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD
+from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, preserve_likelihood
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
@@ -36,6 +36,7 @@ RULE = Rule(
     "stopped rising.",
     impact="Lazy likelihood displacement begins like this, while the reward still rises (arXiv 2512.04220).",
     remedy=PRESERVE_LIKELIHOOD,
+    remedy_in=preserve_likelihood,
     limitations="This is the weakest of the four LLD codes: a healthy plateau can look the same for a while.",
     rollouts="correct",
 )

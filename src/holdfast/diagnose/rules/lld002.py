@@ -17,7 +17,7 @@ from holdfast.diagnose.rules._parts.displacement import (
     takes_slowly,
 )
 from holdfast.diagnose.rules._parts.reward import long_not_preferred
-from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD
+from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, preserve_likelihood
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
@@ -62,6 +62,7 @@ RULE = Rule(
     impact="Correct answers become improbable, and unlikely rollouts make the next updates noisier. In published "
     "runs, the reward falls dozens of steps later.",
     remedy=PRESERVE_LIKELIHOOD,
+    remedy_in=preserve_likelihood,
     limitations="Runs with a weak penalty can stay in this state for a long time. `likelihood/correct` alone proves "
     "nothing, because the set of correct rollouts changes with the accuracy. So the decrease per update "
     "and the decrease since the best value must both exceed their noise.",

@@ -18,7 +18,7 @@ from holdfast.diagnose.rules._parts.displacement import (
     steady,
 )
 from holdfast.diagnose.rules._parts.reward import long_not_preferred
-from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD
+from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, preserve_likelihood
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
@@ -86,6 +86,7 @@ RULE = Rule(
     impact="Displacement lowers the likelihood of correct rollouts, and low likelihood makes displacement worse. The "
     "reward falls at about this time.",
     remedy=PRESERVE_LIKELIHOOD,
+    remedy_in=preserve_likelihood,
     limitations="This finding comes late: in a fast collapse, the reward falls at the same step.",
     rollouts="correct",
 )

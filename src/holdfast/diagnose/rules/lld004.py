@@ -16,7 +16,7 @@ from holdfast.diagnose.rules._parts.displacement import (
     share_lost,
 )
 from holdfast.diagnose.rules._parts.reward import long_not_preferred
-from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD
+from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, preserve_likelihood
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
@@ -70,6 +70,7 @@ RULE = Rule(
     impact="Incorrect rollouts often begin with the same search as correct ones. Lowering its likelihood in one "
     "lowers it in the other.",
     remedy=PRESERVE_LIKELIHOOD,
+    remedy_in=preserve_likelihood,
     limitations="Rollouts with one search and with two belong to different questions. If their proportion changes, "
     "so do both curves.",
     rollouts="correct",

@@ -9,11 +9,16 @@ In a text, `[learning rate]` is followed by the host's name for it, if it has on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from holdfast.diagnose.log import Log
+from holdfast.diagnose.log import Log, finite, has
 from holdfast.hosts import HOSTS, PHRASES, UNKNOWN, words
+
+if TYPE_CHECKING:
+    from holdfast.diagnose.finding import Finding
+    from holdfast.diagnose.rules.rule import Hit
 
 Remedy = Mapping[str, str]
 """What to change, by host. Names of settings are in backticks; the text for `unknown` has none."""
@@ -81,11 +86,48 @@ def setting(log: Log, phrase: str) -> float | None:
 
 OUR_BUG = "Settings of a recipe cannot cause this. Check the code that makes your `TokenBatch`, or report a bug."
 
-PRESERVE_LIKELIHOOD = advise(
+
+def is_truncated(log: Log) -> bool | None:
+    """Whether the sampler leaves tokens out, by the mass of its mask or by the settings; None if the log tells
+    neither."""
+    if has(log, "sampler/mask_mass"):
+        return bool(finite(log.series["sampler/mask_mass"]).values.min() < WHOLE_MASS)
+    named = [word.partition("=")[0].strip() for word in words(log.host, "without top-p and top-k")]
+    found = [(name, log.settings[name]) for name in named if name in log.settings]
+    return any(_leaves_out(name, value) for name, value in found) if found else None
+
+
+WHOLE_MASS = 0.999
+"""Probability inside the mask of a sampler that is not truncated, but for rounding."""
+
+
+def _leaves_out(name: str, value: object) -> bool:
+    """Whether a value of top-p, top-k or min-p leaves tokens out. None, 0 and -1 are off, and a top-p of 1."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return False
+    return number < 1 if name.endswith("top_p") else number > 0
+
+
+_PRESERVE = (
     "Preserve correct rollouts with a [penalty on lost likelihood], which needs two or more [optimizer steps per "
-    "rollout batch]. If it is on, raise its coefficient, or lower the [learning rate]. If the sampler is truncated, "
-    "first sample [without top-p and top-k]."
+    "rollout batch]. If it is on, raise its coefficient, or lower the [learning rate]."
 )
+PRESERVE_LIKELIHOOD = advise(
+    f"{_PRESERVE} If the sampler is truncated, first sample [without top-p and top-k].",
+)
+_PRESERVE_OF = {
+    None: PRESERVE_LIKELIHOOD,
+    False: advise(_PRESERVE),
+    True: advise(f"The sampler is truncated: first sample [without top-p and top-k]. {_PRESERVE}"),
+}
+
+
+def preserve_likelihood(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
+    """`PRESERVE_LIKELIHOOD`, with what the log tells of the sampler in place of an "if"."""
+    return _PRESERVE_OF[is_truncated(log)]
+
 
 SMALLER_STEPS = advise(
     "Divide the [learning rate] by five or more, lengthen the [warm-up], or take fewer [optimizer steps per rollout "

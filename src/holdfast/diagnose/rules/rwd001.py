@@ -84,14 +84,28 @@ def good_step(evidence: Mapping[str, float], first_finding: int | None) -> float
 
 
 def go_back(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
-    """Where to go back to, and what to change: what the first finding says."""
+    """Where to go back to, and what to change: what the first finding says, unless the run was resumed there."""
     if hit.remedy is NOTHING:
         return CAME_BACK
+    if (resumed := resumed_at(log, hit.onset)) is not None:
+        return {host: text.replace("{step}", f"{resumed}") for host, text in AFTER_A_RESUME.items()}
     step, code, remedy = good_step(hit.evidence, before[0].step if before else None), "", hit.remedy or GO_BACK
     if before:
         code, remedy = before[0].code, GO_BACK_AFTER
     return {host: text.replace("{step}", f"{step:.0f}").replace("{code}", code) for host, text in remedy.items()}
 
+
+def resumed_at(log: Log, began: int) -> int | None:
+    """The step of a resume at which a fall began: at most five rows before it, or two after, as windows blur it."""
+    near = [step for step in log.resumed if -2 <= np.diff(np.searchsorted(log.steps, [step, began]))[0] <= 5]
+    return near[-1] if near else None
+
+
+AFTER_A_RESUME = advise(
+    "The run was resumed at step {step}, where the fall began. Compare what was loaded with what was saved: weights, "
+    "the optimizer's state, the [learning rate] and its schedule, the weights of the sampler, and the order of the "
+    "questions. Resume from the checkpoint before with all of them."
+)
 
 GO_BACK = advise("Go back to a checkpoint from step {step} or before, and lower the [learning rate].")
 GO_BACK_AFTER = advise("Go back to a checkpoint from step {step} or before, and do what {code} advises.")

@@ -5,15 +5,18 @@ A tail leak, part of it, is probability lost to tokens outside top-p/top-k.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
+from holdfast.diagnose.finding import Finding
+from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.trailing import Truths, held, highest, lowest, margin, rows_since, trailing_mean
 from holdfast.diagnose.rules._parts.sampler import MEASURES, Measure, of_sampled
 from holdfast.diagnose.rules._parts.series import CORRECT, ENTROPY, GAP, INCORRECT, REWARD
-from holdfast.diagnose.rules.remedies import OUR_BUG, advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
+from holdfast.diagnose.rules.remedies import OUR_BUG, Remedy, advise, is_truncated
+from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling
 
 MASS = "sampler/mask_mass"
 MASKED = "sampler/mask_in_loss"
@@ -138,12 +141,26 @@ BACK_ROWS = 5
 """Rows at half of a threshold or below after which tokens or log-probs agree again."""
 GROSS_NATS = 1.0
 """Nats per token of a signed difference: the sampler gives an average token a third of its probability, or thrice."""
-SAME_POLICY = (
+NOT_TRUNCATED = (
     "Sample at the training temperature, [without top-p and top-k]. Or compute log-probs over the [tokens that the "
-    "sampler can draw], as prime-rl and slime do. Check that the sampler gets the new weights after every update. "
+    "sampler can draw], as prime-rl and slime do."
+)
+SAME_WEIGHTS_ALWAYS = (
+    "Check that the sampler gets the new weights after every update. "
     "Where rollouts must be older, add a [penalty on lost likelihood]; the [importance weights of the sampler] "
     "are for small differences."
 )
+
+SAME_POLICY = f"{NOT_TRUNCATED} {SAME_WEIGHTS_ALWAYS}"
+
+
+def as_truncated(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
+    """Nothing of top-p and top-k where the settings in the log say that they are off."""
+    remedy = hit.remedy or RULE.remedy
+    return SAMPLED_WHOLE if remedy is RULE.remedy and is_truncated(log) is False else remedy
+
+
+SAMPLED_WHOLE = advise(f"Sample at the training temperature. {SAME_WEIGHTS_ALWAYS}")
 
 SAME_POLICY_AT_FIRST = advise(
     "Check that sampler and trainer have the same weights, precision, temperature and prompt. Sample [without top-p "
@@ -243,6 +260,7 @@ RULE = Rule(
             "draw], or use [score centering]."
         },
     ),
+    remedy_in=as_truncated,
     limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding, because most such runs stay stable for "
     "many steps. It is a finding if it removes a quarter of the probability. It also is if "
     "`advantage/tail_mean` is negative while the probability inside top-p/top-k shrinks. Numerical "

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
 
 from holdfast.diagnose.log import Log, Series, has
-from holdfast.diagnose.log.trailing import Truths
+from holdfast.diagnose.log.trailing import Truths, Values
 from holdfast.diagnose.rules._parts.reward import has_risen
 from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.rule import Rows, rows_of
@@ -29,7 +30,8 @@ FUNCTION = re.compile(r"rewards/.+/mean")
 
 @lru_cache(maxsize=8)
 def _summands(reward: Series, candidates: tuple[tuple[str, Series], ...]) -> tuple[str, ...]:
-    """The two or three series of which the reward is the sum in every row; empty if there are none."""
+    """The two or three series of which the reward is the sum in every row, each times a constant weight above 0; empty
+    if there are none. Their names do not matter."""
     total = reward.values
     if len(total) < MIN_SUM_ROWS or not np.isfinite(total).all() or total.min() == total.max():
         return ()
@@ -37,22 +39,54 @@ def _summands(reward: Series, candidates: tuple[tuple[str, Series], ...]) -> tup
     able = {
         name: one.values
         for name, one in candidates
-        if np.array_equal(one.steps, reward.steps)
-        and np.ptp(one.values) > error
-        and np.abs(one.values - total).max() > error
+        if np.array_equal(one.steps, reward.steps) and np.isfinite(one.values).all() and np.ptp(one.values) > error
     }
-    names = list(able)[:MAX_CANDIDATES]
+    some = np.unique(np.linspace(0, len(total) - 1, min(len(total), MAX_ROWS)).astype(np.int64))
+    few = {name: values[some] for name, values in able.items()}
+    names = [name for name in few if _misses(few[name][None], total[some]) > error]  # else the reward once more
     for count in range(2, MAX_PARTS + 1):
-        for parts in combinations(names, count):
-            if abs(sum(able[name][-1] for name in parts) - total[-1]) > error:  # which leaves nearly all out
-                continue
-            if np.abs(np.sum([able[name] for name in parts], axis=0) - total).max() <= error:
+        for parts in _closest(few, names[:MAX_CANDIDATES], total[some], count):
+            shown = np.array([few[name] for name in parts])
+            weights = _weights(shown, total[some])
+            matter = weights * np.ptp(shown, axis=1) > MIN_PART * np.ptp(total)
+            told = len(np.unique(shown, axis=1).T) >= MIN_SUM_ROWS
+            if matter.all() and told and np.abs(weights @ [able[name] for name in parts] - total).max() <= error:
                 return parts
     return ()
 
 
+def _weights(parts: Values, total: Values) -> Values:
+    """[P]: the weights of parts [P, N] in the sum [N], by least squares."""
+    return np.asarray(np.linalg.lstsq(parts.T, total, rcond=None)[0])
+
+
+def _misses(parts: Values, total: Values) -> float:
+    """How far the weighted sum of parts [P, N] is from the total [N] at most."""
+    return float(np.abs(_weights(parts, total) @ parts - total).max())
+
+
+def _closest(able: Mapping[str, Values], names: Sequence[str], total: Values, count: int) -> list[tuple[str, ...]]:
+    """Of all sets of `count` of the named series [N], the few whose weighted sum is closest to the total [N]."""
+    sets = list(combinations(names, count))
+    if not sets:
+        return []
+    unit = np.array([able[name] / max(float(np.linalg.norm(able[name])), 1e-300) for name in names])
+    gram, towards, at = unit @ unit.T, unit @ total, np.array(list(combinations(range(len(names)), count)))
+    of_sets = gram[at[:, :, None], at[:, None, :]] + RIDGE * np.eye(count)
+    explained = (towards[at] * np.linalg.solve(of_sets, towards[at][:, :, None])[:, :, 0]).sum(axis=1)
+    return [sets[k] for k in np.argsort(-explained, kind="stable")[:TRIED]]
+
+
+MAX_ROWS = 1000
+"""Rows by which the weights are found; all rows must then fit."""
+RIDGE = 1e-10
+"""So that series that are multiples of one another have weights too."""
+TRIED = 5
+"""Sets of series that are looked at row by row."""
+MIN_PART = 0.02
+"""Of the range of the reward: a part that moves less is not told from rounding."""
 MIN_SUM_ROWS = 10
-"""Rows in which parts must add up, and all of them."""
+"""Rows in which parts must add up, and all of them; and rows of different values, which constant weights must fit."""
 MAX_PARTS = 3
 MAX_CANDIDATES = 30
 SUM_ERROR = 2e-4
