@@ -8,7 +8,8 @@ from holdfast.agent.protocol import CLEAN, SearchProtocol
 from holdfast.agent.trajectory import Action, Answer, Call, Read, Search, Trajectory, Turn
 from holdfast.base.thoughts import matches
 
-_CALL = re.compile(r"(<[^<>]*>\s*)?\{.*", re.S)
+_CALL = re.compile(r"(<[^<>\n]*(tool_call|function|invoke)[^<>\n]*>|\[TOOL_CALLS\]|(<[^<>]*>\s*)?\{).*", re.S)
+"""A call in a message that has one, from its first tag or brace on."""
 
 
 def parts_of_turn(turn: Turn, protocol: SearchProtocol) -> list[tuple[str, str]]:
@@ -41,6 +42,8 @@ def parts_of_message(text: str, action: Action) -> list[tuple[str, str]]:
     """A turn without tags of search and answer, by its action.
 
     >>> parts_of_message('I look. <tool_call>{"name": "search", …', Search("Orsa"))
+    [('says', 'I look.'), ('searches', 'Orsa')]
+    >>> parts_of_message("I look. <tool_call>\\n<function=search> …", Search("Orsa"))
     [('says', 'I look.'), ('searches', 'Orsa')]
     """
     *before, (kind, said) = parts_of(text) or [("says", "")]
