@@ -69,7 +69,7 @@ def digest(examples: Sequence[Example]) -> str:
 def _named(name: str, config: Config) -> Sequence[Example]:
     if name in _BUNDLED:
         of, split = _BUNDLED[name]
-        return bundled(of, config).questions().of(split)
+        return bundled(of, config).questions().splits[split]
     if is_of_recipe(name):
         path = config.data.test if name == "test" else config.data.dev
         if path is not None:

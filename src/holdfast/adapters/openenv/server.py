@@ -127,13 +127,13 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
 
     def list_splits(self) -> list[str]:
         """The splits that have questions."""
-        return [split for split in ("train", "dev", "test") if self._tasks.questions.of(split)]
+        return [split for split, questions in self._tasks.questions.splits.items() if questions]
 
     def num_tasks(self, split: str) -> int:
         """Number of questions. Raises `DataError` for a split that has none."""
         if split not in self.list_splits():
             raise DataError(f"there is no split {split!r}; there are {', '.join(self.list_splits())}")
-        return len(self._tasks.questions.of(split))
+        return len(self._tasks.questions.splits[split])
 
     def get_task(self, split: str, index: int) -> dict[str, Any]:
         """A question, without its golden answers."""
@@ -152,7 +152,7 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
         count = self.num_tasks(split)
         if not 0 <= index < count:
             raise IndexError(f"index = {index}, but split {split!r} has the questions 0 to {count - 1}")
-        return self._tasks.questions.of(split)[index]
+        return self._tasks.questions.splits[split][index]
 
 
 def search_app(recipe: str, overrides: Sequence[str] = (), *, max_concurrent_envs: int = 64) -> Any:

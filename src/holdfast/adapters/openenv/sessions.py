@@ -104,7 +104,7 @@ class SearchSessionFactory(ResourceSessionFactory[SearchSession]):
         self._tasks, self._split = open_host_tasks(recipe, tuple(overrides)), split
         if hidden := sorted(RESERVED_TOOL_NAMES & set(self._tasks.protocol.by_name)):
             raise ConfigError(f"OpenEnv keeps the tool name {hidden[0]!r} for itself; rename the function")
-        self._asked = {self._tasks.first_message(e)["content"]: e for e in self._tasks.questions.of(split)}
+        self._asked = {self._tasks.first_message(e)["content"]: e for e in self._tasks.questions.splits[split]}
 
     def prompts(self) -> list[dict[str, Any]]:
         """The rows of a data set, each with its `prompt`, a conversation."""

@@ -85,7 +85,7 @@ class SearchTaskset(vf.Taskset[SearchTask, SearchTasksetConfig]):
         """A task for each question of the split."""
         config = self.config
         tasks = open_host_tasks(config.recipe, tuple(config.overrides))
-        for example in tasks.questions.of(config.split):
+        for example in tasks.questions.splits[config.split]:
             data = Question(
                 id=example.id,
                 prompt=tasks.first_message(example)["content"],
