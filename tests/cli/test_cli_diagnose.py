@@ -187,7 +187,7 @@ def test_the_name_of_a_run_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_an_address_reaches_the_readers_as_it_was_typed(monkeypatch: pytest.MonkeyPatch, holdfast: Holdfast) -> None:
     from holdfast.base.errors import DataError
-    from holdfast.diagnose import readers
+    from holdfast.cli import sources
 
     asked: list[object] = []
 
@@ -195,7 +195,7 @@ def test_an_address_reaches_the_readers_as_it_was_typed(monkeypatch: pytest.Monk
         asked.append(source)
         raise DataError("no such run")
 
-    monkeypatch.setattr(readers, "read_logs", refuse)
+    monkeypatch.setattr(sources, "read_logs", refuse)
     holdfast("diagnose", "wandb://team/project/run", code=2)
     assert asked == ["wandb://team/project/run"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,11 +13,19 @@ from holdfast.base.errors import ConfigError
 from holdfast.cli.findings import entry, paragraph, show, show_differences
 from holdfast.cli.sources import LogsArgument, NameOption, check_page, given_names, read_sources
 from holdfast.cli.terminal import echo, err, out
+from holdfast.diagnose.codes import chosen
+from holdfast.diagnose.compare import compare
+from holdfast.diagnose.diagnose import diagnose as diagnosis_of
+from holdfast.diagnose.finding import as_json, to_text
+from holdfast.diagnose.markdown import as_markdown, comparison_as_markdown
+from holdfast.diagnose.readers.rollouts.files import Rollouts, rollouts_beside
+from holdfast.diagnose.report import reported, write_report
+from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.texts import text_findings
 
 if TYPE_CHECKING:
     from holdfast.diagnose.finding import Diagnosis
     from holdfast.diagnose.log import Log
-    from holdfast.diagnose.readers.rollouts.files import Rollouts
 
 
 Form = Literal["text", "markdown", "json"]
@@ -104,8 +112,6 @@ def diagnose(
     if explain is not None:
         _explain(explain)
         return
-    from holdfast.diagnose.codes import chosen
-
     codes = chosen(",".join(select or []), where="--select")
     form = _form(form, as_json=as_json)
     if page is not None:
@@ -129,13 +135,9 @@ def _form(form: Form | None, *, as_json: bool) -> Form:
 
 def _print(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose: bool) -> None:
     if form == "json":
-        from holdfast.diagnose.finding import as_json, to_text
-
         values = [as_json(log, diagnosis) for log, diagnosis in runs]
         echo(to_text(values[0] if len(values) == 1 else values))
     elif form == "markdown":
-        from holdfast.diagnose.markdown import as_markdown
-
         echo("\n".join(as_markdown(log, diagnosis) for log, diagnosis in runs))
     else:
         console = out()
@@ -147,8 +149,6 @@ def _print(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose: bool) -> N
 
 def _print_differences(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose: bool) -> None:
     """What differs between two runs. Raises `ConfigError` for another number of runs."""
-    from holdfast.diagnose.compare import compare
-
     if len(runs) != 2:
         count = "one" if len(runs) == 1 else len(runs)
         raise ConfigError(
@@ -156,13 +156,9 @@ def _print_differences(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose
         )
     comparison = compare(runs[0][0], runs[1][0])
     if form == "json":
-        from holdfast.diagnose.finding import as_json, to_text
-
         both = {"runs": [as_json(log, diagnosis) for log, diagnosis in runs]}
         echo(to_text(asdict(comparison) | both))
     elif form == "markdown":
-        from holdfast.diagnose.markdown import comparison_as_markdown
-
         echo(comparison_as_markdown(runs, comparison))
     else:
         show_differences(out(), runs, comparison, verbose=verbose)
@@ -183,8 +179,6 @@ def report(
 
     [cyan]holdfast report runs/a runs/b --out both.html[/cyan]
     """
-    from holdfast.diagnose.codes import chosen
-
     check_page(page, sources, "--out")
     _write_page(page, _runs(sources, "report", name, chosen("", where="")))
     out().print(f"Wrote {page}", soft_wrap=True)
@@ -195,11 +189,6 @@ Run = tuple["Log", "Diagnosis", Path | None, "Rollouts"]
 
 def _runs(sources: list[str] | None, command: str, names: list[str] | None, codes: set[str]) -> list[Run]:
     """Each log with its diagnosis, where it is, and the rollouts beside it."""
-    from dataclasses import replace
-
-    from holdfast.diagnose.readers.rollouts.files import Rollouts, rollouts_beside
-    from holdfast.diagnose.texts import text_findings
-
     runs: list[Run] = []
     beside = rollouts_beside(given_names(names))
     for log, path in read_sources(sources, command, names):
@@ -210,17 +199,11 @@ def _runs(sources: list[str] | None, command: str, names: list[str] | None, code
 
 
 def _write_page(page: Path, runs: list[Run]) -> None:
-    from holdfast.diagnose.report import reported, write_report
-
     write_report(page, [reported(*run) for run in runs])
 
 
 def _diagnose(log: Log, codes: set[str]) -> Diagnosis:
-    from dataclasses import replace
-
-    from holdfast.diagnose.diagnose import diagnose
-
-    diagnosis = diagnose(log)
+    diagnosis = diagnosis_of(log)
     return replace(
         diagnosis,
         findings=tuple(finding for finding in diagnosis.findings if finding.code in codes),
@@ -230,9 +213,6 @@ def _diagnose(log: Log, codes: set[str]) -> Diagnosis:
 
 
 def _explain(code: str) -> None:
-    from holdfast.diagnose.codes import chosen
-    from holdfast.diagnose.rules import RULES
-
     if code.lower() == "all":
         for name, rule in sorted(RULES.items()):
             typer.echo(f"{name}  {rule.title}")

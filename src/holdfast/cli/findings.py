@@ -9,6 +9,11 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.terminal import program
+from holdfast.diagnose.compare import first_difference
+from holdfast.diagnose.finding import headline, too_short, when_of
+from holdfast.diagnose.outlook import in_words
+from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.verdict import NOT_LEARNING
 
 if TYPE_CHECKING:
     from holdfast.diagnose.compare import Comparison
@@ -75,9 +80,6 @@ def _everything(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
 
 def _head(console: Console, log: Log, diagnosis: Diagnosis, reading_notes: int) -> list[Text]:
     """The name of the run, the verdict, the course of the reward, and what the reader of the log noticed."""
-    from holdfast.diagnose.finding import headline
-    from holdfast.diagnose.outlook import in_words
-
     left = len(log.notes) - reading_notes
     hidden = (
         f"; {left}{' more' * (reading_notes > 0)} note{'s' * (left > 1)} on reading it: --verbose" if left > 0 else ""
@@ -95,8 +97,6 @@ def _head(console: Console, log: Log, diagnosis: Diagnosis, reading_notes: int) 
 
 def _why(console: Console, verdict: Verdict) -> list[Text]:
     """Why a run does not learn, what to change first, and what to log where that cannot be told."""
-    from holdfast.diagnose.verdict import NOT_LEARNING
-
     if verdict.word not in NOT_LEARNING:
         return []
     shown = [f"{reason.code}: {reason.summary}" for reason in verdict.reasons[:_MOST_REASONS]]
@@ -118,8 +118,6 @@ def _findings(console: Console, findings: Sequence[Finding], *, brief: bool = Fa
 
 def _finding(console: Console, finding: Finding, printed: dict[str, str], *, brief: bool) -> list[Text]:
     """`printed`: each remedy -> the code under which it was printed already."""
-    from holdfast.diagnose.finding import when_of
-
     head = Text.assemble((finding.code, "bold red"), f"  step {finding.step}  ", (_title_of(finding), "bold"))
     evidence = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
     shown = _entry(console, "evidence", evidence)
@@ -150,8 +148,6 @@ def _seen(found: TextFinding) -> str:
 
 
 def _title_of(finding: Finding) -> str:
-    from holdfast.diagnose.rules import RULES
-
     return RULES[finding.code].title
 
 
@@ -174,8 +170,6 @@ def _last(diagnosis: Diagnosis, *, is_whole: bool) -> list[Text]:
 
     With few rows nearly nothing can be checked, and the headline already says why.
     """
-    from holdfast.diagnose.finding import too_short
-
     count, unchecked = len(diagnosis.findings), len(diagnosis.cannot_tell)
     if not count and too_short(diagnosis):
         return []
@@ -205,9 +199,6 @@ def show_differences(
     console: Console, runs: Sequence[tuple[Log, Diagnosis]], comparison: Comparison, *, verbose: bool
 ) -> None:
     """Print what differs between two runs, A and B: settings, series by step, and the findings of each."""
-    from holdfast.diagnose.compare import first_difference
-    from holdfast.diagnose.finding import headline
-
     for letter, (log, diagnosis) in zip("AB", runs, strict=True):
         console.print(Text.assemble(f"{letter}  ", (log.name, "bold"), f"  ({kind(log)})"), soft_wrap=True)
         paragraph(console, headline(log, diagnosis), indent=3)

@@ -14,6 +14,9 @@ from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.files import is_pipe
 from holdfast.cli.runs import in_runs
 from holdfast.cli.terminal import err, program
+from holdfast.diagnose.readers import read_logs
+from holdfast.diagnose.readers.services import is_address
+from holdfast.diagnose.report import is_replaceable
 
 if TYPE_CHECKING:
     from holdfast.diagnose.log import Log
@@ -56,8 +59,6 @@ def is_stream(source: str) -> bool:
 
 def path_of(source: str) -> Path | None:
     """The file or folder that is meant, perhaps by the name of a run; None for a stream or the address of a service."""
-    from holdfast.diagnose.readers.services import is_address
-
     return None if is_stream(source) or is_address(source) else Path(in_runs(source))
 
 
@@ -93,8 +94,6 @@ def read_sources(
 
 
 def _read(source: str, given: Mapping[str, str]) -> list[tuple[Log, Path | None]]:
-    from holdfast.diagnose.readers import read_logs
-
     if source == STDIN and stdin().isatty():
         err().print("Paste the log, then press Ctrl-D on an empty line.", style="dim")
     path = path_of(source)
@@ -103,8 +102,6 @@ def _read(source: str, given: Mapping[str, str]) -> list[tuple[Log, Path | None]
 
 def check_page(page: Path, sources: Sequence[str] | None, option: str) -> None:
     """Raises `ConfigError` if the page would replace a log or another file."""
-    from holdfast.diagnose.report import is_replaceable
-
     paths = [path for source in sources or () if (path := path_of(source)) is not None]
     if any(path.resolve() == page.resolve() for path in paths):
         raise ConfigError(f"{option} {page}: the page would replace the log that it reports on; give another name")
