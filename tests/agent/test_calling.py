@@ -99,7 +99,7 @@ def test_arguments_that_the_schema_does_not_allow(arguments: Any) -> None:
 
 
 def test_calls_that_hang_do_not_pile_up_or_hold_others_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agent.calling._MOST_LATE", 3)
+    monkeypatch.setattr("holdfast.agent.calling._MAX_LATE", 3)
     RELEASE.set()
     wait_for(lambda: not any(thread.is_alive() for thread in _late["tool"]), minutes=1)
     RELEASE.clear()

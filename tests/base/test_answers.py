@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.answers import MOST_BYTES, Answer, HTTPClient, address_parts, read_json, secret_in
+from holdfast.base.answers import MAX_BYTES, Answer, HTTPClient, address_parts, read_json, secret_in
 from holdfast.base.errors import ConfigError
 from holdfast.base.workers import LoopThread
 
 SECRET = "sk-a/b+<c>"
 OK = b"HTTP/1.1 200 OK\r\n"
-BOMB = gzip.compress(bytes(8 * MOST_BYTES))
+BOMB = gzip.compress(bytes(8 * MAX_BYTES))
 
 
 class Sender(socketserver.ThreadingTCPServer):
@@ -54,7 +54,7 @@ def sender() -> Iterator[Sender]:
         server.shutdown()
 
 
-def call(sender: Sender, *, seconds: float = 20.0, most: int = MOST_BYTES) -> Answer:
+def call(sender: Sender, *, seconds: float = 20.0, most: int = MAX_BYTES) -> Answer:
     url = f"http://127.0.0.1:{sender.server_address[1]}/x?key=hidden"
     loop = LoopThread("test")
     try:

@@ -104,7 +104,7 @@ def test_a_pipe_is_read_once_a_program_writes_and_refused_when_none_does(tmp_pat
 
 
 def test_a_stream_without_an_end_does_not_fill_the_disk(monkeypatch) -> None:
-    monkeypatch.setattr(opening, "_MOST_PIPED", 1000)
+    monkeypatch.setattr(opening, "_MAX_PIPED", 1000)
     endless = iter(lambda: b"\0" * 100, b"")
     with (
         pytest.raises(DataError, match=r"standard input has more than 1\.0 KiB, .*; save it as a file"),

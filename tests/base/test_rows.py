@@ -67,7 +67,7 @@ _CHAINS = {
 
 @pytest.mark.parametrize("name", _CHAINS)
 def test_twice_the_lines_take_less_than_three_times_the_work(tmp_path: Path, monkeypatch, name: str) -> None:
-    monkeypatch.setattr(rows, "_MOST_ROW", 1 << 14)
+    monkeypatch.setattr(rows, "_MAX_ROW", 1 << 14)
     take, work = rows._Text.__next__, 0
 
     def counted(text: rows._Text) -> str:

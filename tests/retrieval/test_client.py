@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.base import retries
-from holdfast.base.answers import MOST_BYTES, Answer
+from holdfast.base.answers import MAX_BYTES, Answer
 from holdfast.base.errors import ConfigError, RetrievalError, RetrieverGarbled, RetrieverRefused, RetrieverUnreachable
 from holdfast.retrieval import client as module
 from holdfast.retrieval.bm25 import BM25Retriever
@@ -137,7 +137,7 @@ def test_the_answer_to_another_request_is_tried_again(
 
 def test_an_answer_that_is_too_long_is_refused_once(search: Search, retrieve_server: Start) -> None:
     server = retrieve_server()
-    server.replies += [(200, b"x" * (MOST_BYTES + 1)), DOWN]
+    server.replies += [(200, b"x" * (MAX_BYTES + 1)), DOWN]
     with pytest.raises(RetrieverRefused, match="more than 16 MiB; ask for fewer passages") as caught:
         search(server.url, ["lake"], 1, retries=2, backoff=0.001)
     assert caught.value.status == 200 and len(server.requests) == 1

@@ -167,7 +167,7 @@ def test_whatever_a_reader_raises_leaves_out_its_file_alone(docs: Path, monkeypa
 
 def test_a_file_that_is_too_large_is_left_out_unread(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (docs / "a.md").write_text("word " * 1000)
-    monkeypatch.setattr(folders, "MOST_BYTES", 4096)
+    monkeypatch.setattr(folders, "MAX_BYTES", 4096)
     assert read(docs)[1] == {"a.md": "has 4.9 KiB; a file may have 4.0 KiB: split it"}
 
 

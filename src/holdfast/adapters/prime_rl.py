@@ -32,6 +32,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from holdfast.adapters.host_losses import PreservedShare, measure, penalty_of, preserved_counts
@@ -92,7 +93,6 @@ def _plan(settings: str) -> tuple[Penalty | None, PreservedShare, Callable[[Any]
 def base_config(base: Mapping[str, Any] | None) -> Any:
     """prime-rl's configuration of the loss that the penalty is added to. Raises `ConfigError`."""
     from prime_rl.configs.trainer import LossConfig, TrainerConfig
-    from pydantic import TypeAdapter, ValidationError
 
     default = TrainerConfig.model_fields["loss"].get_default(call_default_factory=True)
     if not base:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.agent.calling import CALL, CallQueue
 from holdfast.agent.protocol import SearchProtocol, render_prompt
-from holdfast.agent.scheduler import Agent, Tool, ToolCall, run_agents
+from holdfast.agent.scheduler import Agent, ToolCall, ToolQueue, run_agents
 from holdfast.agent.searching import SEARCH, RolloutStats, SearchQueue
 from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import ToolProtocol
@@ -139,7 +139,7 @@ def run_rollouts(
         return run_agents(agents, policy=policy, tools={SEARCH: queue, **call_queue(protocol)})
 
 
-def call_queue(protocol: SearchProtocol) -> dict[str, Tool]:
+def call_queue(protocol: SearchProtocol) -> dict[str, ToolQueue]:
     """The queue of the scheduler for the functions of a protocol, if it has any."""
     if not isinstance(protocol, ToolProtocol):
         return {}

@@ -31,11 +31,11 @@ from holdfast.base.stored import bounded
 
 CALL = "call"
 """The name by which agents call a `CallQueue`."""
-_MOST_CHARACTERS = 50_000
+_MAX_CHARACTERS = 50_000
 """Of a result; the observation is cut to its tokens after that."""
-_MOST_AT_ONCE = 32
+_MAX_AT_ONCE = 32
 """Calls that run at once in a queue."""
-_MOST_LATE = 64
+_MAX_LATE = 64
 """Threads of one function that go on after their time. Nothing can end a thread, so no further one is started."""
 _SOON = 0.1
 """Seconds that a queue waits for calls it has begun. Functions that are quicker answer in the order of the calls, so
@@ -241,7 +241,7 @@ def begin(tool: Tool, arguments: str, timeout: float) -> Future[ToolResult]:
         settle(f"Error: {tool.name} has returned nothing within {timeout:g} seconds", True)
 
     late = _late[tool.name] = [thread for thread in _late[tool.name] if thread.is_alive()]
-    if len(late) >= _MOST_LATE:
+    if len(late) >= _MAX_LATE:
         settle(f"Error: {tool.name} does not answer: {len(late)} earlier calls of it still run", True)
         return future
     thread = Thread(target=lambda: settle(*_answer(tool, arguments, timeout)), name=f"tool-{tool.name}", daemon=True)
@@ -263,7 +263,7 @@ def _answer(tool: Tool, arguments: str, timeout: float) -> tuple[str, bool]:
         text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, allow_nan=False)
     except BaseException as error:  # whatever the user's code raises, `SystemExit` included; json's of NaN and of bytes
         return f"Error: {type(error).__name__}: {_first_line(error)}", True
-    return text[:_MOST_CHARACTERS].encode("utf-8", "replace").decode("utf-8"), False
+    return text[:_MAX_CHARACTERS].encode("utf-8", "replace").decode("utf-8"), False
 
 
 class CallQueue:
@@ -283,10 +283,10 @@ class CallQueue:
         return self._running.values()
 
     def submit(self, arguments: Iterable[tuple[str, Call]]) -> None:
-        """Begin those calls that are new; at most `_MOST_AT_ONCE` run at once."""
+        """Begin those calls that are new; at most `_MAX_AT_ONCE` run at once."""
         self._waiting |= dict.fromkeys(argument for argument in arguments if argument not in self._running)
         begun = []
-        for rollout, call in list(self._waiting)[: _MOST_AT_ONCE - len(self._running)]:
+        for rollout, call in list(self._waiting)[: _MAX_AT_ONCE - len(self._running)]:
             del self._waiting[rollout, call]
             future = begin(self._tools[call.tool], call.arguments, self._timeout)
             self._running[rollout, call] = future

@@ -29,7 +29,7 @@ class ToolCall:
 Agent: TypeAlias = Generator[Request | ToolCall, Any, T]
 
 
-class Tool(Protocol):
+class ToolQueue(Protocol):
     """A queue of calls. Equal arguments that are pending together are one call."""
 
     @property
@@ -46,7 +46,7 @@ class Tool(Protocol):
         ...
 
 
-def run_agents(agents: Mapping[str, Agent[T]], *, policy: Policy, tools: Mapping[str, Tool]) -> list[T]:
+def run_agents(agents: Mapping[str, Agent[T]], *, policy: Policy, tools: Mapping[str, ToolQueue]) -> list[T]:
     """Run every agent to its end; outcomes in the order of `agents`, whose keys are the ids of their requests.
 
     In each round the policy is polled once, the tools are given all calls that agents wait for, and finished calls

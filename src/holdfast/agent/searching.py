@@ -98,7 +98,7 @@ def search_patiently(retriever: Retriever, query: str, k: int) -> list[Hit]:
 
 
 class SearchQueue:
-    """The `Tool` that searches: takes queries and returns their hits, or the error with which one failed.
+    """The `ToolQueue` that searches: takes queries and returns their hits, or the error with which one failed.
 
     A retriever in this process is called at once and in order, which keeps runs reproducible; any other is called from
     threads, while the caller continues to decode. A query equal to one that is pending is not sent again.

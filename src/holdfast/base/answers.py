@@ -24,9 +24,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from holdfast.base.errors import ConfigError, MissingExtra
 
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 """The longest body that is read: 16,000 passages of wiki-18. In memory its text may take four times as much."""
-_MOST_PARTS = 2**19  # brackets and commas of a JSON text: a value takes up to 200 bytes in memory
+_MAX_PARTS = 2**19  # brackets and commas of a JSON text: a value takes up to 200 bytes in memory
 _DEEPEST = 64  # brackets around a value of a JSON text
 _LONGEST_NUMBER = 400  # characters
 _LONGEST_WAIT = 366 * 86_400.0
@@ -118,7 +118,7 @@ class HTTPClient:
         seconds: float,
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        most: int = MOST_BYTES,
+        most: int = MAX_BYTES,
     ) -> Answer:
         """The answer to one request, after `seconds` at most, from connecting to the last byte. Redirects are not
         followed. A body of another status than 200 is cut at `most` bytes.
@@ -166,9 +166,9 @@ def read_json(body: bytes) -> Any:
     """
     # Escaped quotes removed, what stands between quotes is a string, and the rest has the shape of the value.
     marks = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
-    if marks.count(b'"') <= 4 * _MOST_PARTS:
+    if marks.count(b'"') <= 4 * _MAX_PARTS:
         marks = b"".join(marks.split(b'"')[::2])
-    if len(marks) > _MOST_PARTS:
+    if len(marks) > _MAX_PARTS:
         raise ValueError("JSON of too many values")
     if max(accumulate(_STEPS[mark] for mark in marks), default=0) > _DEEPEST:
         raise ValueError("JSON that is nested too deeply")

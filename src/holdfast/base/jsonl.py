@@ -39,8 +39,8 @@ class Skipped:
 
 _SHOWN = 3
 """Places that are named for a reason, and rows in the refusal of a file."""
-_MOST_REASONS = 5
-_MOST_BAD = 100_000
+_MAX_REASONS = 5
+_MAX_BAD = 100_000
 """Rows at the beginning of a file of which one must be usable, or the rest is not read."""
 _DETAIL = re.compile(r"'[^']*'|(?<!-)\b\d[\d,]*\b")
 """What differs between rows that are skipped for the same reason: quoted values and numbers, but not that of UTF-8."""
@@ -76,7 +76,7 @@ class Skips:
 
     def sentences(self) -> list[str]:
         """One for each of the most frequent reasons, and one for all the others."""
-        shown = self._counts.most_common(_MOST_REASONS)
+        shown = self._counts.most_common(_MAX_REASONS)
         others = self.total - sum(count for _, count in shown)
         told = [self._sentence(kind, count) for kind, count in shown]
         return told + [f"skipped {others:,} more for other reasons"] * (others > 0)
@@ -136,7 +136,7 @@ class Judge:
         if len(self._first) < _SHOWN:
             self._first.append(skip)
         self._on_skip(skip)
-        if self._bad == _MOST_BAD and not self.good:
+        if self._bad == _MAX_BAD and not self.good:
             self.verdict()
 
     def verdict(self) -> None:
@@ -148,7 +148,7 @@ class Judge:
             return
         first = "\n  ".join(map(str, self._first))
         count = "none" if not self.good else f"only {self.good}"
-        rows = f"the first {total:,}" if self._bad == _MOST_BAD and not self.good else total
+        rows = f"the first {total:,}" if self._bad == _MAX_BAD and not self.good else total
         raise DataError(
             f"{self._path}: {count} of {rows} rows can be used as a {self._what}. The first that cannot:\n  {first}"
         )

@@ -26,11 +26,11 @@ BLOCK = 1 << 17
 """Bytes read at a time."""
 LONGEST = 1 << 24
 """Bytes of the longest line or record that is read. A row of questions or of a log has some kilobytes."""
-MOST_UNPACKED = 200
+MAX_UNPACKED = 200
 """How many times its own size a file may unpack to. Logs and texts reach 5 to 50."""
 _FREE = 1 << 24
 """Bytes that any file may unpack to."""
-_MOST_PIPED = 1 << 31
+_MAX_PIPED = 1 << 31
 """Bytes of a pipe that are copied to the folder of temporary files."""
 _NO_WRITER = 5.0
 """Seconds in which a program must open a pipe for writing."""
@@ -93,10 +93,10 @@ class Unpacked:
 
     def check(self, count: int) -> None:
         """Raises `DataError` where the file unpacks to so many bytes, and they are too many."""
-        if count > max(_FREE, MOST_UNPACKED * self._size):
+        if count > max(_FREE, MAX_UNPACKED * self._size):
             raise DataError(
                 f"{self._path} has {size_text(self._size)} and unpacks to {size_text(count)} or more: over "
-                f"{MOST_UNPACKED} times its size, as no text does. If you made it, save it unpacked, as .jsonl"
+                f"{MAX_UNPACKED} times its size, as no text does. If you made it, save it unpacked, as .jsonl"
             )
 
 
@@ -188,9 +188,9 @@ def spooled(parts: Iterable[bytes], name: str, shown: str = "") -> Iterator[Path
             with path.open("wb") as file:
                 for part in _until_it_fails(parts):
                     count += file.write(part)
-                    if count > _MOST_PIPED:
+                    if count > _MAX_PIPED:
                         raise DataError(
-                            f"{shown or name} has more than {size_text(_MOST_PIPED)}, the most that is read from a "
+                            f"{shown or name} has more than {size_text(_MAX_PIPED)}, the most that is read from a "
                             "pipe; save it as a file, or pass on a part of it"
                         )
         except OSError as error:

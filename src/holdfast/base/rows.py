@@ -25,7 +25,7 @@ from holdfast.base.stored import bounded
 
 T = TypeVar("T")
 _log = logging.getLogger("holdfast")
-_MOST_ROW = 1 << 21
+_MAX_ROW = 1 << 21
 """Bytes of a row of a table that has several lines. A passage has one million characters at most."""
 _OPENS = re.compile(rb'(?<!")(?:"")*"(?!")')
 """What opens or closes a cell: one quote, or an odd number, of which two are a quote in the cell."""
@@ -193,8 +193,8 @@ def _cells(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, list[st
     numbered = lines(path, judge.skip_long)
     first = next((line for line in numbered if line[1].strip()), (1, b""))
     delimiter = max(",;\t", key=lambda mark: first[1].count(mark.encode())) if is_csv else "\t"
-    text = _Text(chain([first], numbered), _MOST_ROW if is_csv else 0)
-    csv.field_size_limit(_MOST_ROW + LONGEST)
+    text = _Text(chain([first], numbered), _MAX_ROW if is_csv else 0)
+    csv.field_size_limit(_MAX_ROW + LONGEST)
     reader = csv.reader(text, delimiter=delimiter, strict=is_csv)
     while True:
         text.begin()

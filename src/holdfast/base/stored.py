@@ -13,12 +13,12 @@ from holdfast.base.errors import HoldfastError
 from holdfast.base.files import size_text
 
 T = TypeVar("T")
-MOST_BYTES = 2**26
-_MOST_TOML = 2**20
+MAX_BYTES = 2**26
+_MAX_TOML = 2**20
 _DEEPEST = 64
 """Levels of lists and tables. Ours have ten at most, and code that walks through thousands runs out of stack."""
 
-_MOST_BRACKETS = 1_000_000
+_MAX_BRACKETS = 1_000_000
 """Lists and objects of a text. An empty one takes three bytes in it, and 64 in memory."""
 
 
@@ -26,8 +26,8 @@ def bounded_json(text: str | bytes) -> Any:
     """The value of a JSON text. Raises `ValueError`, also where it is nested too deeply or has too many parts."""
     opening = ("[", "{") if isinstance(text, str) else (b"[", b"{")
     brackets = sum(map(text.count, opening))  # type: ignore[arg-type]
-    if brackets > _MOST_BRACKETS:
-        raise ValueError(f"it has more than {_MOST_BRACKETS:,} lists and objects")
+    if brackets > _MAX_BRACKETS:
+        raise ValueError(f"it has more than {_MAX_BRACKETS:,} lists and objects")
     try:
         value = json.loads(text)
     except RecursionError:
@@ -36,7 +36,7 @@ def bounded_json(text: str | bytes) -> Any:
     return value if brackets <= _DEEPEST else bounded(value)
 
 
-def read_json(path: Path, error: type[HoldfastError], remedy: str, *, most: int = MOST_BYTES) -> Any:
+def read_json(path: Path, error: type[HoldfastError], remedy: str, *, most: int = MAX_BYTES) -> Any:
     """The value of a JSON file of at most `most` bytes.
 
     Raises `error`, with the path, the reason, and `remedy` (what to do, without a full stop), whatever is wrong.
@@ -56,7 +56,7 @@ def read_object(path: Path, error: type[HoldfastError], remedy: str, **needs: ty
 
 def read_toml(path: Path, error: type[HoldfastError], remedy: str) -> dict[str, Any]:
     """The tables of a TOML file of at most 1 MiB. Raises as `read_json`."""
-    return _read(path, "TOML", lambda text: bounded(tomllib.loads(text)), error, remedy, _MOST_TOML)
+    return _read(path, "TOML", lambda text: bounded(tomllib.loads(text)), error, remedy, _MAX_TOML)
 
 
 def _read(path: Path, form: str, parse: Callable[[str], T], error: type[HoldfastError], remedy: str, most: int) -> T:

@@ -1,6 +1,6 @@
 """Trainers of whose names only the log is known: tinker-cookbook, slime and miles, SkyRL, OpenRLHF, NeMo-RL, ART."""
 
-from holdfast.hosts.host import Host, Name, Span
+from holdfast.hosts.host import Host, Name, OldPolicy, Seen, Settings, Span
 
 TINKER = Host(
     id="tinker",
@@ -63,6 +63,11 @@ SLIME = Host(
 )
 """slime, and miles, which was made from it."""
 
+
+def _by_staleness(series: Seen, settings: Settings) -> OldPolicy:
+    return "sampler" if any(name.startswith("async/") for name in series) else "recomputed"
+
+
 SKYRL = Host(
     id="skyrl",
     series=(
@@ -80,9 +85,7 @@ SKYRL = Host(
         Name("async/staleness_max", "rollout/max_staleness"),
         Name("timing/wait_for_generation_buffer", "time/waiting_s"),
     ),
-    old_policy=lambda series, settings: (
-        "sampler" if any(name.startswith("async/") for name in series) else "recomputed"
-    ),
+    old_policy=_by_staleness,
     words={"age of rollouts": ("max_staleness_steps",)},
     older={"policy/ppo_clip_ratio": "policy/loss_metrics/clip_ratio"},
     held_out=(r"eval/(.+)/avg_score",),

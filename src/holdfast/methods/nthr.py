@@ -13,7 +13,7 @@ from holdfast.losses import nthr_weights, token_influence
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.onednn import OneDNNLinear
 
-_MOST_ROUNDING = 0.5
+_MAX_ROUNDING = 0.5
 """Nats by which a log-prob may differ when it is computed again from hidden states; bf16 needs about 0.1."""
 ASKED = "[loss.methods.nthr]"
 """Begins the sentences about a model."""
@@ -107,7 +107,7 @@ def check_logits(hidden: Tensor, unembedding: Tensor, token_ids: Tensor, logprob
     """
     computed = (hidden.float() @ unembedding.float().T).log_softmax(-1).gather(1, token_ids[:, None])[:, 0]
     gap = float((computed - logprobs).abs().max()) if len(hidden) else 0.0
-    if not gap < _MOST_ROUNDING:
+    if not gap < _MAX_ROUNDING:
         raise ModelError(
             f"{asked}: log-probs of this model differ by {gap:.2f} nats from those of its output layer, so it changes "
             "logits afterwards, by a cap or a scale, and the scores would be wrong. Leave it out"

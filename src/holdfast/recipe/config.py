@@ -82,7 +82,7 @@ def setting_names() -> list[str]:
 # ---- errors between sections
 
 
-MOST_ROLLOUTS = 1_000_000
+MAX_ROLLOUTS = 1_000_000
 """Most rollouts in a batch, which is held in memory."""
 
 
@@ -100,8 +100,8 @@ def cross_section_errors(config: Config) -> Iterator[Refusal]:
             "optimizer step needs at least one",
             "Lower the first, or raise train.questions or train.group_size",
         )
-    if rollouts > MOST_ROLLOUTS:
-        yield Refusal(batch, f"a batch has at most {MOST_ROLLOUTS:,} rollouts", "Lower one of them")
+    if rollouts > MAX_ROLLOUTS:
+        yield Refusal(batch, f"a batch has at most {MAX_ROLLOUTS:,} rollouts", "Lower one of them")
     if config.loss.advantage not in ("reinforce", "gae") and train.group_size == 1:
         yield Refusal(
             {"train.group_size": 1, "loss.advantage": config.loss.advantage},

@@ -34,7 +34,7 @@ from holdfast.retrieval.types import Document
 SCORES, ROWS, STARTS, LARGEST, VOCABULARY = "scores.f4", "rows.i4", "starts.i8", "largest.f4", "vocabulary.json"
 K1, B = 0.9, 0.4
 """As in the published Lucene baselines."""
-_MOST_CACHED_WORDS = 1 << 20
+_MAX_CACHED_WORDS = 1 << 20
 _CHUNK = 50_000
 """Passages counted at a time."""
 _PAIRS_AT_ONCE = 1 << 23
@@ -81,7 +81,7 @@ class Vocabulary:
 
     def learn(self, text: str) -> list[int]:
         """The number of every word of a text; new words get the next numbers."""
-        if len(self._cache) > _MOST_CACHED_WORDS:
+        if len(self._cache) > _MAX_CACHED_WORDS:
             self._cache.clear()
         cache, words = self._cache, words_of(text)
         for word in dict.fromkeys(words):  # each once, in order

@@ -18,7 +18,7 @@ from holdfast.base.rows import iter_rows
 from holdfast.retrieval.folders import READERS, folder_passages
 from holdfast.retrieval.types import Document
 
-MOST_CHARACTERS = 1_000_000
+MAX_CHARACTERS = 1_000_000
 """The most characters of one passage. A search returns whole passages, and an agent reads a hundred words of each."""
 
 
@@ -131,9 +131,9 @@ def _text(row: dict[str, Any], name: str, part: str) -> str:
 
 
 def _bounded(text: str, field: str) -> str:
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         raise BadField(
-            field, f"holds {len(text):,} characters; a passage may have {MOST_CHARACTERS:,}: cut it into passages"
+            field, f"holds {len(text):,} characters; a passage may have {MAX_CHARACTERS:,}: cut it into passages"
         )
     return text
 

@@ -25,7 +25,7 @@ from holdfast.retrieval.types import Document
 WORDS = 100
 """The most words of a passage cut from a file, as in Search-R1's corpus: three fit into 500 tokens. Two characters of a
 text without blanks between words count as one."""
-MOST_BYTES = 2**28
+MAX_BYTES = 2**28
 """The largest file that is read."""
 _LONGEST_WORD = 1000
 """Characters. What is longer, such as a picture in base64, is cut like words."""
@@ -103,8 +103,8 @@ def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace
 def _blocks(path: Path, reader: Reader, replace: bool) -> list[Block]:
     """The blocks of a file. Raises `_Unreadable` for whatever the file system or the reader raises."""
     try:
-        if (size := path.stat().st_size) > MOST_BYTES:
-            raise _Unreadable(f"has {size_text(size)}; a file may have {size_text(MOST_BYTES)}: split it")
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise _Unreadable(f"has {size_text(size)}; a file may have {size_text(MAX_BYTES)}: split it")
         return list(reader(path.read_bytes(), "replace" if replace else "strict"))
     except UnicodeDecodeError as error:
         raise _Unreadable(
@@ -314,7 +314,7 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 """First bytes of a text -> its encoding. UTF-16's begin UTF-32's."""
-_MOST_BAD = 0.1
+_MAX_BAD = 0.1
 """Of a file: zero bytes, or characters that would be replaced."""
 _CHARSET = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)", re.I)
 _CHARSETS = re.compile(
@@ -326,11 +326,11 @@ _CHARSETS = re.compile(
 def _decoded(data: bytes, errors: str, encoding: str = "utf-8-sig") -> str:
     """The text of a file. Raises `UnicodeDecodeError`, and `_Unreadable` for bytes that are no text."""
     mark = next((mark for mark in _MARKS if data.startswith(mark)), None)
-    if mark is None and data.count(0) > _MOST_BAD * len(data):
+    if mark is None and data.count(0) > _MAX_BAD * len(data):
         raise _Unreadable("is no text, or UTF-16 without its mark; save it as UTF-8")
     encoding = encoding if mark is None else _MARKS[mark]
     text = data.decode(encoding, errors)
-    if errors == "replace" and (replaced := text.count("\ufffd")) > _MOST_BAD * len(text):
+    if errors == "replace" and (replaced := text.count("\ufffd")) > _MAX_BAD * len(text):
         raise _Unreadable(
             f"is not {encoding.removesuffix('-sig').upper()}: of its {len(text)} characters {replaced} would be "
             "replaced; convert it, as by `iconv -f GB18030 -t UTF-8`"

@@ -26,7 +26,7 @@ from holdfast.retrieval.types import Document, Hit
 TOKEN = "HOLDFAST_TOKEN"
 REQUEST_ID = "holdfast-request"
 """The header that says which request an answer belongs to. In lower case, as in ASGI."""
-_MOST_CHARACTERS = 2**16  # of a passage that are kept: no observation shows more, and each may become a token
+_MAX_CHARACTERS = 2**16  # of a passage that are kept: no observation shows more, and each may become a token
 _VARIABLE = re.compile(r"=\$([A-Za-z_]\w*)")
 _QUERY = re.compile(rf"[\w.~-]+{_VARIABLE.pattern}(&[\w.~-]+{_VARIABLE.pattern})*", re.ASCII)
 
@@ -125,7 +125,7 @@ def _document(item: Any, answer: Answer) -> Document:
         raise RetrieverGarbled(
             f"{answer.url} returned a document with neither `contents` nor `text`: it is {answer.quoted(fields)}"
         )
-    contents = whole_characters(contents[:_MOST_CHARACTERS])
+    contents = whole_characters(contents[:_MAX_CHARACTERS])
     if identity is None:
         identity = hashlib.sha1(contents.encode()).hexdigest()[:12]
     return Document(whole_characters(str(identity)), contents)  # some servers read ids from tables, as numbers

@@ -34,16 +34,16 @@ class Example:
         return f"{self.source}/{self.split}/{self.index}"
 
 
-MOST_HELD_OUT = 1000
+MAX_HELD_OUT = 1000
 """Resolves a difference of 4 points of exact match, 1.96 √(2 · 0.24 / 1000). The last evaluation asks all."""
 
 
 def hold_out(examples: Sequence[Example]) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
     """Split a file without a dev file into (training questions, dev questions): every tenth question is dev.
 
-    At most `MOST_HELD_OUT` questions are dev, evenly spaced, so that a sorted file keeps its mix.
+    At most `MAX_HELD_OUT` questions are dev, evenly spaced, so that a sorted file keeps its mix.
     """
-    stride = max(10, -(-len(examples) // MOST_HELD_OUT))
+    stride = max(10, -(-len(examples) // MAX_HELD_OUT))
     return tuple(e for i, e in enumerate(examples) if i % stride), tuple(examples[::stride])
 
 

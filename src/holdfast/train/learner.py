@@ -26,7 +26,7 @@ from holdfast.train.objective import Measured, Objective, may_skip, update_metri
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode, weights_in_place
 from holdfast.train.plan import Plan, apart, gathered, in_order, plan_alike, plan_update, shuffled
 
-SamplersWeights = Callable[[], AbstractContextManager[None]]
+AsSampler = Callable[[], AbstractContextManager[None]]
 """A context in which the model has the weights that the rollouts were sampled with."""
 
 
@@ -130,7 +130,7 @@ class Learner:
         batch: TokenBatch,
         plan: Plan,
         misplaced: SamplingMask | None = None,
-        sampler: SamplersWeights | None = None,
+        sampler: AsSampler | None = None,
     ) -> OldPass:
         """Old log-probs, computed on the same shapes as the update. `misplaced`: tokens whose probability to log.
         `sampler`: None if the rollouts were sampled with the weights that the model has now.
@@ -183,7 +183,7 @@ class Learner:
             hidden |= {row: state.clone() for row, state in zip(rows, by_row, strict=True) if scored[row]}
         return replace(micro, old_logprobs=old, old_entropy=entropy, misplaced=mass), hidden
 
-    def _sampler_pass(self, micro: TokenBatch, sampler: SamplersWeights | None) -> TokenBatch:
+    def _sampler_pass(self, micro: TokenBatch, sampler: AsSampler | None) -> TokenBatch:
         """With what the sampler could draw: the loss is over it, or methods read its log-mass."""
         assert micro.old_logprobs is not None
         sampling, dtype = self.sampling, self.language_model.autocast_dtype

@@ -43,7 +43,7 @@ from holdfast.tasks.questions import Example, QuestionOrder
 from holdfast.train.critic import Critic
 from holdfast.train.displacement import measure_displacement
 from holdfast.train.judging import Judging, open_judge
-from holdfast.train.learner import Learner, OldPass, Reference, SamplersWeights, make_learner
+from holdfast.train.learner import AsSampler, Learner, OldPass, Reference, make_learner
 from holdfast.train.listener import StepResult
 from holdfast.train.optimizer import warmed_up
 from holdfast.train.prepare import Prepared
@@ -101,7 +101,7 @@ class Trainer:
             with clock("update"):
                 plan = learner.plan(batch, self.generator)
                 misplaced = self._control.misplaced(with_tokens(learned))
-                old_pass = learner.old_pass(batch, plan, misplaced, self._sampler_weights())
+                old_pass = learner.old_pass(batch, plan, misplaced, self._as_sampler())
                 if self.critic is not None:
                     old_pass, of_critic = self.critic.learn(old_pass, plan, completed_steps=self.completed_steps)
                     metrics |= of_critic
@@ -163,7 +163,7 @@ class Trainer:
         question comes again, and must not get the same rollouts.
         """
         config = self.config
-        sampler = self._sampler_weights()
+        sampler = self._as_sampler()
         with sampler() if sampler is not None else nullcontext():
             groups, stats = roll_out(
                 self.agent,
@@ -176,7 +176,7 @@ class Trainer:
             return self._judging.score(groups, examples, config), stats
         return score(groups, examples, config.reward.weights()), stats
 
-    def _sampler_weights(self) -> SamplersWeights | None:
+    def _as_sampler(self) -> AsSampler | None:
         """The weights of this step's rollouts, where they are not the model's own."""
         return None if self._sampler is None else partial(self._sampler.in_place, self.completed_steps)
 

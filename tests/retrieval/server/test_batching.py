@@ -133,7 +133,7 @@ def found(*rows: int) -> Ranked:
 
 @pytest.mark.parametrize(("size", "most_bytes"), [(3, 2**20), (100, 3000)])
 def test_entries_and_bytes_are_limited(monkeypatch: pytest.MonkeyPatch, size: int, most_bytes: int) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(module, "MAX_BYTES", most_bytes)
     cache = QueryCache(size)
     for i in range(50):
         cache.put((f"{i}" + 300 * "x", 1), found(i))
@@ -145,7 +145,7 @@ def test_entries_and_bytes_are_limited(monkeypatch: pytest.MonkeyPatch, size: in
 
 
 def test_a_result_larger_than_the_cache_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 2000)
+    monkeypatch.setattr(module, "MAX_BYTES", 2000)
     cache = QueryCache(10)
     cache.put(("long", 1000), found(*range(1000)))
     assert len(cache) == cache._bytes == 0

@@ -17,22 +17,8 @@ from holdfast.recipe.validation import code_errors
 from holdfast.tasks.opening import open_tasks
 
 LAUNCHES: Mapping[str, Launch] = {
-    "trl": Launch(
-        options=trl.options,
-        fates=trl.FATES,
-        method=trl.method,
-        problems=trl.problems,
-        differences=trl.differences,
-        plan=trl_files.planned,
-    ),
-    "verl": Launch(
-        options=verl.options,
-        fates=verl.FATES,
-        method=verl.method,
-        problems=verl.problems,
-        differences=verl.differences,
-        plan=verl_files.planned,
-    ),
+    "trl": Launch(trl.options, trl.FATES, trl.method, trl.problems, trl.differences, trl_files.planned),
+    "verl": Launch(verl.options, verl.FATES, verl.method, verl.problems, verl.differences, verl_files.planned),
 }
 """Hosts that recipes are translated for, by their ids."""
 

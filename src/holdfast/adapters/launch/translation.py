@@ -96,7 +96,7 @@ def absent(method: Method, reasons: Mapping[str, str]) -> Translation:
     return Translation(problems=(problem,), absent=why)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Launch:
     """How a recipe becomes a run of the host."""
 

@@ -21,7 +21,7 @@ from holdfast.base.parquet import import_pyarrow
 from holdfast.hosts.verl import AGENT
 from holdfast.recipe import Config, dump
 from holdfast.recipe.paths import is_path
-from holdfast.tasks.questions import MOST_HELD_OUT, Example, dev_questions
+from holdfast.tasks.questions import MAX_HELD_OUT, Example, dev_questions
 
 _PLAIN = re.compile(r"(?a)(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][\w./-]*")  # texts that Hydra reads without quotes
 
@@ -186,7 +186,7 @@ def parquet_files(recipe: Recipe) -> dict[str, str]:
         return {f"{split}.parquet": origin for split, origin in splits.items()} | (
             {"test.parquet": data.train} if recipe.tasks.has_test else {}
         )
-    held_out = f"a tenth of {data.train}, {MOST_HELD_OUT} questions at most"
+    held_out = f"a tenth of {data.train}, {MAX_HELD_OUT} questions at most"
     origins: dict[str, str | None] = {
         "train": data.train if data.dev else f"{data.train}, without what is held out",
         "dev": f"{data.dev or held_out}, {questions} of them at most",

@@ -23,7 +23,8 @@ from dataclasses import replace
 from functools import partial
 from inspect import signature
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,15 +37,11 @@ from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import ConfigError, DataError, MissingExtra, RolloutError
 from holdfast.base.retries import PATIENCE, Retries
 from holdfast.model.chat_template import ChatTemplate
+from holdfast.model.hf import HFPolicy
 from holdfast.model.policy import Completion, Policy, Request, StopReason, rollout_seed
 from holdfast.model.tokens import decode
 from holdfast.retrieval.types import Retriever
 from holdfast.tasks.questions import Example
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from holdfast.model.hf import HFPolicy
 
 __all__ = ["SearchRollouts", "question_dataset", "reward_functions"]
 
@@ -215,8 +212,6 @@ class SearchRollouts:
             vllm.join()
             return
         from trl.models import unwrap_model_for_generation
-
-        from holdfast.model.hf import HFPolicy
 
         args = trainer.args
         check_sharding(trainer)

@@ -10,6 +10,7 @@ from holdfast.adapters.trl.asynchronous import NAME, OLDEST, AsyncMixin
 from holdfast.adapters.trl.mask import MaskMixin
 from holdfast.adapters.trl.nthr import NthrMixin
 from holdfast.adapters.trl.penalty import PenaltyMixin, Settings
+from holdfast.adapters.trl.unsloth import unsloth_mixin
 from holdfast.adapters.trl.watch import warn
 from holdfast.base.errors import ConfigError
 from holdfast.base.tested import TESTED, between, newer_than_tested
@@ -105,8 +106,6 @@ def with_penalties(
         return type(name, (AsyncMixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
     mixin: type[PenaltyMixin] = PenaltyMixin
     if _is_unsloth(trainer_class):
-        from holdfast.adapters.trl.unsloth import unsloth_mixin
-
         mixin = unsloth_mixin(trainer_class)
     bases: tuple[type, ...] = (mixin, *[MaskMixin] * mask_logprobs, *[NthrMixin] * nthr, trainer_class)
     return type(name, bases, {"holdfast_settings": settings})  # type: ignore[return-value]

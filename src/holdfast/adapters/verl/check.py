@@ -11,6 +11,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+import verl
+from hydra import compose as compose_config
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask as correct
+from verl.utils.config import omega_conf_to_dataclass
+
 from holdfast.adapters.verl.plugin import plan
 from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION
 from holdfast.adapters.verl_losses import LOSSES as LOSSES
@@ -48,14 +59,6 @@ class Check(NamedTuple):
 
 def compose(overrides: Sequence[str], name: str = "ppo_trainer") -> Any:
     """A configuration of verl, by its name, with Hydra overrides. Raises `ConfigError` with Hydra's own words."""
-    import verl
-    from hydra import compose as compose_config
-    from hydra import initialize_config_dir
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     prefix = next(prefix for prefix in CONFIGS if name.startswith(prefix))
     # The file of the one-step-off trainer names this folder as seen from a clone's root.
     search = ["hydra.searchpath=[pkg://verl.trainer.config]"] if prefix else []
@@ -91,10 +94,6 @@ def steps_per_rollout(config: Any) -> int:
 
 def refused_by_verl(config: Any) -> Iterator[str]:
     """What verl's own classes and functions say against its sections, a sentence each."""
-    import torch
-    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask as correct
-    from verl.utils.config import omega_conf_to_dataclass
-
     for section in (config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm):
         try:
             omega_conf_to_dataclass(section)

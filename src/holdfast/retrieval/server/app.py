@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from holdfast import __version__
-from holdfast.base.answers import MOST_BYTES, shown
+from holdfast.base.answers import MAX_BYTES, shown
 from holdfast.retrieval.server import formats
 from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded, QueryCache
 from holdfast.retrieval.server.guard import Guard, read_body
@@ -36,7 +36,7 @@ class Limits:
     """Per query. A longer query fails; the others of its request do not."""
     passages: int = 50_000
     """Queries times passages per query. For wiki-18 the answer has 40 MB."""
-    answer: int = MOST_BYTES
+    answer: int = MAX_BYTES
     """Bytes; reached where passages are longer."""
 
 

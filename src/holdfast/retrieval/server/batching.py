@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Rank = Callable[[Sequence[str], int], list[Ranked]]
 Outcome = Ranked | Exception
 Key = tuple[str, int]
-MOST_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 """The most bytes of all entries: clients choose how long a query and a result are."""
 _OVERHEAD = 500  # bytes that an entry takes besides its text and its numbers
 
@@ -41,7 +41,7 @@ class Batching:
 
 
 class QueryCache:
-    """An LRU cache (query, k) → rows and scores, of at most `size` entries and `MOST_BYTES` bytes."""
+    """An LRU cache (query, k) → rows and scores, of at most `size` entries and `MAX_BYTES` bytes."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -61,7 +61,7 @@ class QueryCache:
         """Cache the result of a query that is not cached."""
         self._entries[key] = result
         self._bytes += _bytes_of(key, result)
-        while len(self._entries) > self._size or self._bytes > MOST_BYTES:
+        while len(self._entries) > self._size or self._bytes > MAX_BYTES:
             self._bytes -= _bytes_of(*self._entries.popitem(last=False))
 
 

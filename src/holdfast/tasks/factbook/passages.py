@@ -20,15 +20,15 @@ TOPICS = {
     "longest": "borders",
 }
 """Relation -> topic of the one passage that has it."""
-_MOST_NEIGHBOURS = 5
-_FEWEST_WORDS = 6
+_MAX_NEIGHBOURS = 5
+_MIN_WORDS = 6
 
 
 def passages_of(country: Country) -> Iterator[Document]:
     """The passages of a country, their ids `NAME/TOPIC`."""
     for topic, sentences in _texts(country).items():
         text = " ".join(f"{sentence}." for sentence in sentences if sentence)
-        if len(text.split()) >= _FEWEST_WORDS:
+        if len(text.split()) >= _MIN_WORDS:
             yield Document(id=passage_id(country, topic), contents=f"{country.name}: {topic}\n{text}")
 
 
@@ -110,8 +110,8 @@ def _borders(country: Country) -> list[str]:
     listed = [f"{name} ({length} km)" for name, length in country.borders]
     if not listed:
         return []
-    if (rest := len(listed) - _MOST_NEIGHBOURS) > 0:
-        listed = [*listed[:_MOST_NEIGHBOURS], f"{rest} more"]
+    if (rest := len(listed) - _MAX_NEIGHBOURS) > 0:
+        listed = [*listed[:_MAX_NEIGHBOURS], f"{rest} more"]
     neighbours = " and ".join([", ".join(listed[:-1]), listed[-1]] if listed[1:] else listed)
     longest = f"The longest border of {country.name} is with {country.longest}" if country.longest else ""
     return [f"{country.name} has land borders with {neighbours}", longest]
