@@ -17,6 +17,7 @@ pytest.importorskip("verl")
 import verl
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import get_class
 from omegaconf import OmegaConf
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
@@ -129,7 +130,7 @@ def test_the_command_composes_and_passes_verls_checks(words: list[str], composed
     assert Path(config.data.train_files).is_file()
     (loop,) = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
     assert loop.pop("name") == config.actor_rollout_ref.rollout.agent.default_agent_loop
-    assert loop.pop("_target_") == f"{SearchAgentLoop.__module__}.{SearchAgentLoop.__qualname__}"
+    assert get_class(loop.pop("_target_")) is SearchAgentLoop
     assert set(loop) <= set(inspect.signature(SearchAgentLoop.__init__).parameters)
     if recipe.model.autocast == "none":
         assert actor.engine.mixed_precision["param_dtype"] == "fp32"
