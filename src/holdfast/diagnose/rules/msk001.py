@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log.trailing import noise
-from holdfast.diagnose.rules._parts.sampler import TRAINED_TIMES
-from holdfast.diagnose.rules._parts.series import CORRECT, ENTROPY, GAP, INCORRECT, LENGTH, TRAINED
+from holdfast.diagnose.rules._parts.sampler import BACK_ROWS, SURPRISE, TRAINED_TIMES
+from holdfast.diagnose.rules._parts.series import CORRECT, ENTROPY, GAP, LENGTH, TRAINED
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
@@ -42,9 +42,6 @@ FOREIGN_NATS = 1.0
 A sampler at another temperature or with old weights makes less, or shows in its gap."""
 EXPLAINED_SHARE = 0.8
 """Share of that surprise. If the sampler's log-probs differ by less, they belong to the same tokens."""
-SURPRISE = (CORRECT, INCORRECT, ENTROPY)
-BACK_ROWS = 5
-"""Rows at half of a threshold or below after which tokens or log-probs agree again."""
 
 
 RULE = Rule(

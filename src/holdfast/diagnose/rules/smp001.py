@@ -13,8 +13,8 @@ import numpy as np
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.trailing import Truths, held, highest, lowest, margin, rows_since, trailing_mean
-from holdfast.diagnose.rules._parts.sampler import MEASURES, Measure, of_sampled
-from holdfast.diagnose.rules._parts.series import CORRECT, ENTROPY, GAP, INCORRECT, REWARD
+from holdfast.diagnose.rules._parts.sampler import BACK_ROWS, MEASURES, SURPRISE, Measure, of_sampled
+from holdfast.diagnose.rules._parts.series import ENTROPY, GAP, REWARD
 from holdfast.diagnose.rules.remedies import OUR_BUG, Remedy, advise, is_truncated
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling
 
@@ -136,9 +136,6 @@ UNLIKELY_ERRORS = 3.0
 """Standard errors: with eight short rollouts a row, chance makes 0.6."""
 CERTAINLY_UNLIKELY_NATS = 1.0
 """Nats per token from which on the first rows are enough, though their noise is not known."""
-SURPRISE = (CORRECT, INCORRECT, ENTROPY)
-BACK_ROWS = 5
-"""Rows at half of a threshold or below after which tokens or log-probs agree again."""
 GROSS_NATS = 1.0
 """Nats per token of a signed difference: the sampler gives an average token a third of its probability, or thrice."""
 NOT_TRUNCATED = (

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from holdfast.diagnose.log.trailing import highest, trailing_mean
-from holdfast.diagnose.rules._parts.sampler import MEASURES, grows, samples_elsewhere, times_usual
+from holdfast.diagnose.rules._parts.sampler import MEASURES, MIN_ROWS, grows, samples_elsewhere, times_usual
 from holdfast.diagnose.rules._parts.series import IMPORTANCE_RATIO, LENGTH
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal
@@ -32,8 +32,6 @@ RATIO_ROWS, FIRST_RATIO, LOW_RATIO = 3, 0.8, 0.5
 is 1 if sampler and trainer are the same policy."""
 LONGER_TIMES = 1.5
 """A ratio of whole rollouts is a product over tokens, so rounding alone lowers its truncated mean as rollouts grow."""
-MIN_ROWS = 5
-"""Rows before a mismatch can have grown."""
 
 
 RULE = Rule(

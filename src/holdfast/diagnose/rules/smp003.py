@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.trailing import Values
-from holdfast.diagnose.rules._parts.sampler import MEASURES, grows, samples_elsewhere
+from holdfast.diagnose.rules._parts.sampler import MEASURES, MIN_ROWS, grows, samples_elsewhere
 from holdfast.diagnose.rules._parts.series import GAP, RATE
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal
@@ -55,8 +55,6 @@ def has_own_sampler(log: Log) -> bool:
     return log.host != "holdfast" and (samples_elsewhere(log) or GAP in log.series)
 
 
-MIN_ROWS = 5
-"""Rows before a mismatch can have grown."""
 UNSYNCED = (
     *((measure.series, measure.grown, measure.text, measure.series.endswith("kl")) for measure in MEASURES),
     (GAP, 0.02, "their log-probs of sampled tokens differ by {sampler/logprob_gap:.2g} nats", True),

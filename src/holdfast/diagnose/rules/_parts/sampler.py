@@ -15,8 +15,13 @@ import numpy as np
 
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.trailing import Truths, Values, break_in, held
-from holdfast.diagnose.rules._parts.series import ENTROPY, IMPORTANCE_RATIO, LENGTH, TRAINED
+from holdfast.diagnose.rules._parts.series import CORRECT, ENTROPY, IMPORTANCE_RATIO, INCORRECT, LENGTH, TRAINED
 from holdfast.diagnose.rules.rule import Rows, Signal
+
+SURPRISE = (CORRECT, INCORRECT, ENTROPY)
+"""What sampled tokens tell of the sampler where its log-probs are not logged."""
+BACK_ROWS = 5
+"""Rows at half of a threshold or below after which tokens or log-probs agree again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,8 @@ def grows(rows: Rows, *, grown: float, times: float) -> Signal:
 
 ROWS = 2
 """Consecutive rows in which it has grown. A row is a mean of thousands of tokens, so two are enough."""
+MIN_ROWS = 5
+"""Rows before a mismatch can have grown."""
 
 
 def usual_before(values: Values) -> Values:
