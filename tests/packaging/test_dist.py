@@ -26,7 +26,7 @@ def files_of(wheel: Path) -> set[str]:
 def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
     assert wheel.stat().st_size <= WHEEL_LIMIT
     names = files_of(wheel)
-    (info,) = {Path(name).parts[0] for name in names} - {"holdfast"}
+    (info,) = {Path(name).parts[0] for name in names} - {"holdfast", "holdfast_verifiers.py"}
     assert info.startswith("holdfast_rl-") and info.endswith(".dist-info")
     about = {name.removeprefix(f"{info}/") for name in names if name.startswith(info)}
     assert about == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
@@ -38,7 +38,11 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
         "flaky.toml",
         *(f"starts/{x}/model/model.safetensors" for x in ("quickstart", "flaky")),
     )
-    assert {"holdfast/py.typed", *(f"holdfast/recipe/bundled/{name}" for name in bundled)} <= names
+    assert {
+        "holdfast/py.typed",
+        "holdfast_verifiers.py",
+        *(f"holdfast/recipe/bundled/{name}" for name in bundled),
+    } <= names
     in_the_clone = {path.relative_to(ROOT / "src") for path in (ROOT / "src" / "holdfast").rglob("*.py")}
     assert {path for path in files if path.suffix == ".py"} == in_the_clone
 
