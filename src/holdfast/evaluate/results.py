@@ -15,7 +15,7 @@ import numpy as np
 
 from holdfast.base.environment import versions
 from holdfast.base.errors import DataError
-from holdfast.base.intervals import interval, resampled_means
+from holdfast.base.intervals import interval, resampled_means, resampled_scores
 from holdfast.evaluate.folder import FAILED, FORMAT, ROWS, read_results, read_whole_rows
 from holdfast.tasks.catalogue import GENERAL, MULTI_HOP
 from holdfast.tasks.questions import Example
@@ -78,7 +78,7 @@ def _draws(rows: Sequence[Mapping[str, Any]], seed: int) -> _Draws:
     for number, score in enumerate(SCORES):
         values = list(question_means(rows, score).values())
         if values:
-            draws[score] = resampled_means(values, np.random.default_rng((SEED, seed, number)))
+            draws[score] = resampled_scores(values, np.random.default_rng((SEED, seed, number)))
     return draws
 
 

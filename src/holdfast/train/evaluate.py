@@ -14,7 +14,7 @@ from holdfast.agent.agent import SearchAgent
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import CheckpointError
 from holdfast.base.files import write_whole
-from holdfast.base.intervals import interval, resampled_means
+from holdfast.base.intervals import interval, resampled_means, resampled_scores
 from holdfast.base.stored import read_object
 from holdfast.tasks.questions import Example
 from holdfast.train.rollouts import roll_out, score
@@ -137,12 +137,12 @@ def intervals_of(before: EvaluationSums, after: EvaluationSums) -> dict[str, lis
     found = {}
     for name, key in (("em", "em_sampled"), ("em_greedy", "em_greedy")):
         was, now = _by_question(before, key), _by_question(after, key)
-        for what, values in (
-            (name, [*now.values()]),
-            (f"{name}_change", [now[id] - was[id] for id in now if id in was]),
+        for what, resampled, values in (
+            (name, resampled_scores, [*now.values()]),
+            (f"{name}_change", resampled_means, [now[id] - was[id] for id in now if id in was]),
         ):
             if values:
-                found[what] = interval(resampled_means(values, np.random.default_rng(0)))
+                found[what] = interval(resampled(values, np.random.default_rng(0)))
     return found
 
 
