@@ -12,7 +12,8 @@ from typing import Any
 
 from holdfast.base.errors import DataError
 from holdfast.base.run_folder import METRICS, RESULTS
-from holdfast.diagnose.log.collapse import WINDOW, Curve, collapsed, curve_of, dropped, fell, plateau
+from holdfast.diagnose.log.collapse import Curve, collapsed, curve_of, dropped, fell, plateau
+from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.train.tracking import MetricsFile
 
 RISE = 0.12

@@ -19,7 +19,7 @@ from holdfast.base.run_folder import CONFIG, FINDINGS, KEPT, METRICS, RESULTS, i
 from holdfast.cli.runs import ROOT
 from holdfast.cli.terminal import ABSENT, echo, err, out, program
 from holdfast.diagnose.finding import judged
-from holdfast.diagnose.log.collapse import WINDOW
+from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.diagnose.readers.text import clean
 from holdfast.recipe.settings import read_toml
 from holdfast.train.summary import read_summary

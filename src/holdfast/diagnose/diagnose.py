@@ -10,7 +10,8 @@ import numpy as np
 from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Log, has, reward_curve
 from holdfast.diagnose.log.batches import joined
-from holdfast.diagnose.log.collapse import WINDOW, Course, Curve, course_of
+from holdfast.diagnose.log.collapse import Course, Curve, course_of
+from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.diagnose.outlook import outlook
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.remedies import NOTHING

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import FINDINGS
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.log.collapse import WINDOW, Course
+from holdfast.diagnose.log.collapse import Course
+from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.diagnose.text_finding import TextFinding
 
 Level = Literal["finding", "note"]

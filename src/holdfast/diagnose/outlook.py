@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log, finite, has
-from holdfast.diagnose.log.collapse import WINDOW
+from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.diagnose.log.trailing import Values, trailing_mean
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules._parts.series import ENTROPY, LENGTH, RATE

@@ -15,7 +15,8 @@ from holdfast.base.errors import DataError
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import RESULTS
 from holdfast.base.stored import read_object
-from holdfast.diagnose.log.collapse import DROPPED_SHARE, WINDOW, Curve, collapsed, course_of, curve_of, fell
+from holdfast.diagnose.log.collapse import DROPPED_SHARE, Curve, collapsed, course_of, curve_of, fell
+from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.tasks.questions import Example
 
 

@@ -35,10 +35,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
+from holdfast.diagnose.log.smoothed import LONG_WINDOW, MIN_WINDOWS, ROUNDING, WINDOW, Smoothed, reward_range, smoothed
 from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
-    binary_noise,
     break_in,
     delayed,
     drawn_count,
@@ -49,24 +49,14 @@ from holdfast.diagnose.log.trailing import (
     lowest,
     margin,
     mean_at_first,
-    needed,
-    noise_of_mean,
     rows_since,
     spans,
-    trailing_lowest,
     trailing_mean,
     trend,
 )
 
-WINDOW = 5
-"""Rows in the running mean, as in the curves of the papers."""
-LONG_WINDOW = 2 * WINDOW
-"""Rows in the longer mean, which shows a slow fall of a noisy reward."""
 LONGEST_WINDOWS = (8 * WINDOW, 32 * WINDOW)
 """The same in long logs, of at least `MIN_WINDOWS` such windows."""
-MIN_WINDOWS = 4
-MIN_ROWS = 3
-"""Rows before a loss is looked for."""
 DROPPED_SHARE, FALLEN_SHARE, HALVED_SHARE = 0.2, 0.4, 0.5
 """Shares of the range that are lost."""
 FALLEN_LONG_SHARE = 1 / 3
@@ -99,28 +89,6 @@ ODD_ROWS = 3
 ten, and that the four lowest are, in one of twenty-three."""
 ROWS_TO_BE_BACK = 20
 """Rows after a break in which that is enough. Later the reward has to be back: a recovery that stopped is a loss."""
-_ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Smoothed:
-    """A running mean of the reward, and the share of its range that it has lost, row by row."""
-
-    window: int
-    means: Values
-    """[N]: over the last rows; over all rows so far at the beginning."""
-    lost: Values
-    """[N]: share of the range; 0 at the peak and in the first rows."""
-    z_score: Values
-    """[N]: the loss in standard errors of the difference of the two means."""
-    lost_from_rest: Values
-    """[N]: share of the range that is lost if the best row of the peak is left out, because one odd row makes no
-    peak."""
-
-    def has_lost(self, share: float, errors: float) -> Truths:
-        """[N]: where it has lost `share` or more, by more than `errors` standard errors. Longer logs need more."""
-        enough = self.z_score > needed(errors, self.window, len(self.means))
-        return np.asarray((self.lost >= share - _ROUNDING) & (self.lost_from_rest >= share / 2) & enough)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,9 +158,9 @@ class Curve:
             return rose
         change, error = trend(rewards)
         by_chance = margin(rewards, LONG_WINDOW, DROPPED_ERRORS)
-        higher = self.long.means - mean_at_first(rewards, LONG_WINDOW) > by_chance + _ROUNDING
+        higher = self.long.means - mean_at_first(rewards, LONG_WINDOW) > by_chance + ROUNDING
         typical = np.median(sliding_window_view(rewards, LONG_WINDOW), axis=1)
-        lower = (rewards[:LONG_WINDOW, None] < typical - _ROUNDING).sum(axis=0)
+        lower = (rewards[:LONG_WINDOW, None] < typical - ROUNDING).sum(axis=0)
         rose[known:] = (higher[known:] & (lower > ODD_ROWS)) | (change > TREND_ERRORS * error)[known:]
         return rose
 
@@ -274,49 +242,14 @@ def curve_of(rewards: ArrayLike, steps: Sequence[int] | NDArray[np.int64] | None
     return _curve(at[finite].tobytes(), values[finite].tobytes())
 
 
-REMAINDER = 1e-5
-"""What is left of rewards that a trainer has normalised to a mean of 0, in float32. No row is more exact than that."""
-
-
 @lru_cache(maxsize=16)
 def _curve(steps: bytes, rewards: bytes) -> Curve:
     """Several rules look at the same reward. Its curve is computed once."""
     at, values = np.frombuffer(steps, np.int64), np.frombuffer(rewards, np.float64)
     count = drawn_count(values)
     longest = (window for window in LONGEST_WINDOWS if len(values) >= MIN_WINDOWS * window)
-    short, long, *rest = (_smoothed(values, count, window) for window in (WINDOW, LONG_WINDOW, *longest))
+    short, long, *rest = (smoothed(values, count, window) for window in (WINDOW, LONG_WINDOW, *longest))
     return Curve(at, values, short, long, tuple(rest))
-
-
-def _smoothed(rewards: Values, count: Values, window: int) -> Smoothed:
-    means = trailing_mean(rewards, window)
-    index = np.arange(len(means))
-    peak_at = np.maximum.accumulate(np.where(means >= highest(means), index, 0)) if len(means) else index
-    rows = np.minimum(index + 1, window)
-    peaks, peak_rows = means[peak_at], rows[peak_at]
-    in_both = (peak_rows * peaks + rows * means) / (peak_rows + rows)
-    of_row = np.maximum(noise_of_mean(rewards, window) * math.sqrt(window), binary_noise(in_both, count))
-    of_row = np.maximum(of_row, REMAINDER)
-    error = of_row * np.sqrt(1 / rows + 1 / peak_rows)
-    loss, height = peaks - means, reward_range(peaks, lowest(rewards))
-    best_row = -trailing_lowest(-rewards, window)[peak_at]
-    rest = np.where(peak_rows > 2, (peak_rows * peaks - best_row) / np.maximum(peak_rows - 1, 1), peaks)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        lost = np.where(height > 0, loss / height, 0.0)
-        lost_from_rest = np.where(height > 0, (rest - means) / height, 0.0)
-        z_score = np.where(loss > 0, loss / error, 0.0)
-    lost[: MIN_ROWS - 1 if window <= LONG_WINDOW else MIN_WINDOWS * window - 1] = 0.0
-    return Smoothed(window, means, lost, z_score, lost_from_rest)
-
-
-def reward_range(peak: ArrayLike, lowest: ArrayLike) -> Values:
-    """How far a reward can fall: from the peak to the lowest value, with 0 in the range unless the peak is below it. A
-    peak below 0 stands for half of its size at least, so that -0.7 after -0.66 is no loss of everything.
-
-    >>> [float(reward_range(*pair)) for pair in ((0.8, 0.1), (0.5, -1.0), (-0.5, -1.0))]
-    [0.8, 1.5, 0.5]
-    """
-    return np.maximum(peak - np.minimum(lowest, 0.0), -0.5 * np.asarray(peak))
 
 
 Word = Literal["collapsed", "fell", "recovered", "dropped", "rose", "declined", "flat", "unclear"]
@@ -442,5 +375,5 @@ def plateau(curve: Curve) -> int:
     means = curve.short.means[:end]
     if not len(means):
         return 0
-    near = means.max() - (DROPPED_SHARE - _ROUNDING) * reward_range(means.max(), curve.rewards[:end].min())
+    near = means.max() - (DROPPED_SHARE - ROUNDING) * reward_range(means.max(), curve.rewards[:end].min())
     return int((means >= near).sum())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log, Series, finite
-from holdfast.diagnose.log.collapse import WINDOW
+from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.diagnose.log.trailing import trailing_mean
 from holdfast.diagnose.report.axes import axes_of
 from holdfast.diagnose.report.charts import Chart, Line, Row, charts_for, more_charts

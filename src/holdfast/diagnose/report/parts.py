@@ -12,7 +12,7 @@ from holdfast.diagnose.compare import compare, differing_settings, first_differe
 from holdfast.diagnose.finding import Diagnosis, Finding, judged, numbers_of, too_short, when_of
 from holdfast.diagnose.log import Log, finite, has
 from holdfast.diagnose.log.batches import joined
-from holdfast.diagnose.log.collapse import WINDOW
+from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.diagnose.outlook import in_words
 from holdfast.diagnose.report.samples import ReportedRun
 from holdfast.diagnose.rules import RULES

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log import has
-from holdfast.diagnose.log.collapse import reward_range
+from holdfast.diagnose.log.smoothed import reward_range
 from holdfast.diagnose.log.trailing import (
     Truths,
     Values,

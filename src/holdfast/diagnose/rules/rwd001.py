@@ -9,7 +9,8 @@ import numpy as np
 
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import REWARDS, Log, reward_curve
-from holdfast.diagnose.log.collapse import BREAK_ROWS, Curve, Smoothed, reward_range
+from holdfast.diagnose.log.collapse import BREAK_ROWS, Curve
+from holdfast.diagnose.log.smoothed import Smoothed, reward_range
 from holdfast.diagnose.log.trailing import Truths, Values, highest, last_where, lowest
 from holdfast.diagnose.rules._parts.contrast import break_of, is_unlikely, same_text
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy, advise

@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnose.log.collapse import DROPPED_SHARE, LONG_WINDOW, MIN_FLAT_ROWS, curve_of, reward_range
+from holdfast.diagnose.log.collapse import DROPPED_SHARE, MIN_FLAT_ROWS, curve_of
+from holdfast.diagnose.log.smoothed import LONG_WINDOW, reward_range
 from holdfast.diagnose.log.trailing import (
     Truths,
     Values,

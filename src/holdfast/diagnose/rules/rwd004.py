@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log import reward_curve
-from holdfast.diagnose.log.collapse import TREND_ERRORS, WINDOW, course_of, is_flat
+from holdfast.diagnose.log.collapse import TREND_ERRORS, course_of, is_flat
+from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.diagnose.log.trailing import Values, trailing_mean
 from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import advise

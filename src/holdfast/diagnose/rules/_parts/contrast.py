@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnose.log.collapse import reward_range
+from holdfast.diagnose.log.smoothed import reward_range
 from holdfast.diagnose.log.trailing import Truths, Values, delayed, highest, lowest, noise, rows_since, trailing_mean
 from holdfast.diagnose.rules._parts.series import ANSWERED, ENTROPY, LENGTH, MIXED
 from holdfast.diagnose.rules._parts.truncation import without_room
