@@ -17,6 +17,7 @@ from textwrap import dedent
 import jinja2
 import pytest
 
+import holdfast
 from holdfast.base.errors import MissingExtra
 from holdfast.recipe import Config, load, setting_names, validate
 from holdfast.recipe.settings import parse_overrides
@@ -31,7 +32,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SECTIONS = set(Config.model_fields)
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.is_file())
-OF_OTHERS = {"openenv", "trl", "unsloth", "verl"}
+OF_OTHERS = {"openai", "openenv", "trl", "unsloth", "verl"}
 """Modules of pages that the environment of the tests may lack."""
 
 
@@ -238,10 +239,18 @@ READ: dict[str, Callable[[str], object]] = {
 
 
 def importable(path: str) -> bool:
-    """Whether a module has such a class, without the packages that the module imports."""
+    """Whether a module has such a class, or one that it hands on, without the packages that the module imports."""
     module, _, name = path.rpartition(".")
-    spec = find_spec(module)
-    return spec is not None and f"class {name}(" in Path(str(spec.origin)).read_text(encoding="utf-8")
+    source = module_source(module)
+    handed_on = re.search(rf"^from (\S+) import .*\b{name}\b", source, re.M)
+    return f"class {name}(" in (module_source(handed_on[1]) if handed_on else source)
+
+
+def module_source(module: str) -> str:
+    """The source of a module of holdfast, which is not imported; empty if there is none."""
+    path = Path(holdfast.__file__).parent.parent / module.replace(".", "/")
+    found = next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
+    return "" if found is None else found.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
