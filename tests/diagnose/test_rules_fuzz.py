@@ -27,7 +27,7 @@ from holdfast.recipe import Guard as GuardSettings
 from holdfast.train.guard import Guard
 from holdfast.train.listener import Listener, StepResult
 
-from .test_rules import CASES
+from .cases import CASES
 
 MakeLog = Callable[..., Log]
 NAMES = sorted(
