@@ -24,8 +24,8 @@ def resampled_means(values: Sequence[float], rng: np.random.Generator, count: in
 
 
 def resampled_scores(values: Sequence[float], rng: np.random.Generator, count: int = RESAMPLES) -> np.ndarray:
-    """`resampled_means` of scores from 0 to 1. Where all are 0, or all 1, a resample cannot differ, but another question
-    could: the means are then drawn from Beta(1, n), whose upper limit is the exact one (Clopper and Pearson).
+    """`resampled_means` of scores from 0 to 1. Where all are 0, or all 1, a resample cannot differ, but another
+    question could: means are then drawn from Beta(1, n), whose upper limit is the exact one (Clopper and Pearson).
 
     >>> interval(resampled_scores([0.0] * 200, np.random.default_rng(0)))[1] > 0.015
     True
