@@ -43,7 +43,8 @@ def word_of(batches: Log, curve: Curve | None, course: Course, hits: Mapping[str
         return "flat" if is_earned_by_form(batches) else "learns"
     if any(RULES[code].leaves_nothing(hit) for code, hit in found.items()):
         return "broken"
-    if course.word == "recovered" and not _is_seldom_paid(hits):
+    seldom_paid = "GRP001" in hits and PAID in hits["GRP001"].evidence  # such rewards fall and come back by chance
+    if course.word == "recovered" and not seldom_paid:
         return "fell"
     return "flat" if is_flat(curve, course) else "cannot tell"
 
@@ -75,15 +76,10 @@ def by_verdict(log: Log, hits: Mapping[str, Hit], course: Course, word: Word) ->
         return ("RWD001",) if _was_long(log, course) and "RWD001" in hits and hits["RWD001"].level == "note" else ()
     reasons = [code for code, hit in hits.items() if hit.level == "reason"] if word in NOT_LEARNING else []
     begun = int(log.steps[min(CLOSE_ROWS, len(log.steps)) - 1]) if len(log.steps) else 0
-    sure = course.word != "unclear" or _is_seldom_paid(hits)
+    sure = course.word != "unclear"
     later = [code for code in reasons if hits[code].onset > begun and (sure or not RULES[code].looks_like_learning)]
     held = [code for code in reasons if hits[code].onset <= begun and sure]
     return (*later, *(code for code in (FLAT,) if code in hits and (later or held)), *held)
-
-
-def _is_seldom_paid(hits: Mapping[str, Hit]) -> bool:
-    """Whether most batches earn nothing. Such a reward falls and comes back by chance, and is flat all the same."""
-    return "GRP001" in hits and PAID in hits["GRP001"].evidence
 
 
 def _was_long(log: Log, course: Course) -> bool:
