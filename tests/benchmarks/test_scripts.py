@@ -55,6 +55,12 @@ def test_costs_of_penalties_and_of_nthr(measured: Measured) -> None:
     assert 0 <= peak["nthr"] - peak["none"] < shape["hidden bytes"] + 4 * shape["matrix bytes"] + 2**16
 
 
+@pytest.mark.long
+def test_groups_without_contrast(measured: Measured) -> None:
+    ratios = measured("group_skip.py", "--rounds", 2)[0]["0.5"]
+    assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in ratios.values())
+
+
 # ---- rollouts and steps
 
 
