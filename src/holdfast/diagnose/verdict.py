@@ -43,8 +43,7 @@ def word_of(batches: Log, curve: Curve | None, course: Course, hits: Mapping[str
         return "flat" if is_earned_by_form(batches) else "learns"
     if any(RULES[code].leaves_nothing(hit) for code, hit in found.items()):
         return "broken"
-    seldom_paid = "GRP001" in hits and PAID in hits["GRP001"].evidence  # such rewards fall and come back by chance
-    if course.word == "recovered" and not seldom_paid:
+    if course.word == "recovered" and not _is_seldom_paid(hits):
         return "fell"
     return "flat" if is_flat(curve, course) else "cannot tell"
 
@@ -70,16 +69,23 @@ def by_verdict(log: Log, hits: Mapping[str, Hit], course: Course, word: Word) ->
 
     Of a reward that does not rise: the reasons, and `RWD004`, which says it. What began during the run may have caused
     it and comes first. What has held since the log began comes last, and only where the reward is certainly flat: many
-    sound runs that are too short or noisy look like that. Of a reward that was down for long and came back: `RWD001`.
+    sound runs that are too short or noisy look like that. Batches that mostly earn nothing are certain by themselves.
+    Of a reward that was down for long and came back: `RWD001`.
     """
     if word == "fell":
         return ("RWD001",) if _was_long(log, course) and "RWD001" in hits and hits["RWD001"].level == "note" else ()
     reasons = [code for code, hit in hits.items() if hit.level == "reason"] if word in NOT_LEARNING else []
     begun = int(log.steps[min(CLOSE_ROWS, len(log.steps)) - 1]) if len(log.steps) else 0
     sure = course.word != "unclear"
+    seldom = ("GRP001",) if _is_seldom_paid(hits) else ()  # certain, whatever the trend
     later = [code for code in reasons if hits[code].onset > begun and (sure or not RULES[code].looks_like_learning)]
-    held = [code for code in reasons if hits[code].onset <= begun and sure]
-    return (*later, *(code for code in (FLAT,) if code in hits and (later or held)), *held)
+    held = [code for code in reasons if hits[code].onset <= begun and (sure or code in seldom)]
+    return (*later, *(code for code in (FLAT,) if code in hits and (later or (held and sure))), *held)
+
+
+def _is_seldom_paid(hits: Mapping[str, Hit]) -> bool:
+    """Whether most batches earn nothing. Such a reward falls and comes back by chance."""
+    return "GRP001" in hits and PAID in hits["GRP001"].evidence
 
 
 def _was_long(log: Log, course: Course) -> bool:
