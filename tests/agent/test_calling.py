@@ -184,7 +184,7 @@ class Rates(BaseHTTPRequestHandler):
 def test_the_guide_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speaker: Callable[[str], Any]) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     for language, name in (("python", "my_tools.py"), ("toml", "my.toml")):
-        (block,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.S)
+        block, *_ = re.findall(rf"```{language}\n(.*?)```", PAGE, re.S)
         (tmp_path / name).write_text(block)
     recipe = load(tmp_path / "my.toml")
     assert recipe.run.code == str(tmp_path) and list(code_errors(recipe)) == []

@@ -23,7 +23,7 @@ OTHER = {"count/tokens", "count/preserved", "count/sequences", "count/{}", "coun
 OTHER |= {"count/{}_tokens", "application/json", "text/html", "text/plain"}
 
 # Whose business is the names of other trainers: tests/diagnose checks which of ours they become.
-OTHERS = ("holdfast.diagnose.readers.names", "holdfast.hosts.")
+OTHERS = ("holdfast.diagnose.readers.names", "holdfast.diagnose.report.axes", "holdfast.hosts.")
 
 
 def text_of(node: ast.AST) -> str:

@@ -327,7 +327,7 @@ def test_compressed_files_are_read_whatever_their_names(tmp_path: Path) -> None:
 def test_a_folder_of_more_logs_than_are_read_says_how_many_it_leaves_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(find, "_MOST_FILES", 3)
+    monkeypatch.setattr(find, "_MAX_FILES", 3)
     for number in range(5):
         jsonl(tmp_path / f"{number}.jsonl", {"step": 1, "reward/mean": 0.5})
     assert len(read_logs(tmp_path)) == 3

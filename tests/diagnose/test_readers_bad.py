@@ -341,7 +341,7 @@ def test_settings_that_cannot_be_read_cost_only_themselves(tmp_path: Path, setti
 
 
 def test_a_file_of_names_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns_module, "MOST_NAMES", 50)
+    monkeypatch.setattr(columns_module, "MAX_NAMES", 50)
     with pytest.raises(DataError, match="more than 50 different names, so it is not a log of metrics"):
         read_log(written(tmp_path, verl(*((i, {f"name{i}": 1}) for i in range(60)))))
     assert len(read_log(written(tmp_path, verl(*((i, {f"name{i}": 1}) for i in range(50))))).series) == 50
@@ -349,7 +349,7 @@ def test_a_file_of_names_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_more_numbers_than_memory_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gzip of a few megabytes may hold gigabytes of rows."""
-    monkeypatch.setattr(text_module, "MOST_NUMBERS", 3000)
+    monkeypatch.setattr(text_module, "MAX_NUMBERS", 3000)
     row = '{"step": %d, "reward/mean": 0.5, "entropy/mean": 1.0}\n'  # a row and two numbers
     path = tmp_path / "metrics.jsonl.gz"
     path.write_bytes(gzip.compress("".join(row % i for i in range(1000)).encode()))
@@ -362,7 +362,7 @@ def test_more_numbers_than_memory_holds_are_refused(tmp_path: Path, monkeypatch:
 def test_a_notebook_that_cannot_be_read_costs_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(columns_module, "MOST_NAMES", 50)
+    monkeypatch.setattr(columns_module, "MAX_NAMES", 50)
     table = "".join(f"<td>{cell}</td>" for cell in range(60))
     names = "<td>step</td>" + "".join(f"<td>name{i}</td>" for i in range(59))
     html = f"<table><tr>{names}</tr><tr>{table}</tr><tr>{table}</tr></table>"

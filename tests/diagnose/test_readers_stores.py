@@ -358,7 +358,7 @@ def test_pages_that_are_in_others_many_times_are_not_read_for_ever(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["mlflow.db", "trackio.db"])
 def test_a_database_of_more_numbers_than_memory_holds_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_module, "MOST_NUMBERS", 10)
+    monkeypatch.setattr(text_module, "MAX_NUMBERS", 10)
     with pytest.raises(DataError, match="contains more than 10 rows and numbers"):
         read_logs(LOGS / name)
 

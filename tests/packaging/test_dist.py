@@ -12,7 +12,7 @@ from .conftest import ROOT, done, hatchling
 
 MIB = 2**20
 WHEEL_LIMIT, SDIST_LIMIT = 3.5 * MIB, 3.5 * MIB
-SUFFIXES = {".py", ".typed", ".toml", ".jsonl", ".js", ".css", ".json", ".gz", ".safetensors", ".txt"}
+SUFFIXES = {".py", ".typed", ".toml", ".jsonl", ".js", ".css", ".html", ".json", ".gz", ".safetensors", ".txt"}
 SDIST = {"src", "pyproject.toml", "PKG-INFO", ".gitignore", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"}
 """An sdist is what builds the wheel. Tests and docs read files of the whole repository, so they are in the clone."""
 

@@ -209,7 +209,7 @@ def searching(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> Mak
         **more: Any,
     ) -> Any:
         if script is not None:
-            monkeypatch.setattr("holdfast.model.hf.HFPolicy", says(script))
+            monkeypatch.setattr("holdfast.adapters.trl.search.HFPolicy", says(script))
         functions, weights = reward_functions(parts or {"em": 1.0, "format": 0.5})
         retriever = retriever or BM25Retriever.build(PASSAGES)
         settings = {"learning_rate": 1e-3, "max_completion_length": None}
