@@ -22,7 +22,7 @@ def test_what_the_advice_says_it_costs() -> None:
             for found in (sampled, greedy)
         ]
 
-    fresh, stale, _ = (row.cost for row in ADVICE)
+    fresh, stale, sampler = (row.cost for row in ADVICE)
     plain, weak, strong = (ends("factbook", arm) for arm in (FRESH, "LLDS action, 0.2", "LLDS action"))
     assert f"sampled {weak[0]} for {plain[0]}, greedy {weak[1]} for {plain[1]}" in fresh
     assert f"at 1: sampled {strong[0]}, greedy {strong[1]}" in fresh
@@ -31,3 +31,5 @@ def test_what_the_advice_says_it_costs() -> None:
         f"none ends at {none[0]} sampled, {none[1]} greedy; 0.2 at {', '.join(weak)}; 1 at {', '.join(strong)}" in stale
     )
     assert f"fresh without a penalty {', '.join(best)}" in stale
+    alone, new, none = (ends("old-policy", arm) for arm in (f"{OLD}, ratios to the sampler", FRESH, OLD))
+    assert f"{alone[0]} sampled, {alone[1]} greedy, for {', '.join(new)} fresh and {', '.join(none)} recomp" in sampler

@@ -48,7 +48,7 @@ COMPARISONS: tuple[tuple[str, tuple[tuple[Arm, Arm], ...]], ...] = (
 def scores(column: str, kept: Path = KEPT_RUNS) -> dict[tuple[str, str, int], float]:
     """(experiment, arm, seed) -> test score of the runs that have one; `column` of runs.csv."""
     found = {}
-    for experiment in ("real-age", "real-old", "factbook"):
+    for experiment in ("real-age", "real-old", "factbook", "old-policy"):
         with (kept / experiment / "runs.csv").open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 if row[column]:
