@@ -36,9 +36,9 @@ from gpu_hardware import (
     wait_for,
 )
 from holdfast.agent.batch import TokenBatch
-from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import ready
-from holdfast.model.policy import Request
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import Request
 from holdfast.model.support import decoder_layers
 from holdfast.recipe import validate
 from holdfast.train.learner import Learner, make_learner
@@ -79,7 +79,7 @@ def policy_of(arm: str, model: Any, tokenizer: Any, **options: Any) -> HFPolicy:
 
 def graphs_of(arm: str) -> Any:
     """Where no step is captured, in the arm of that name."""
-    return patch("holdfast.model.hf.StepGraphs", lambda: None) if arm == NO_GRAPHS else nullcontext()
+    return patch("holdfast.model.sampler.hf.StepGraphs", lambda: None) if arm == NO_GRAPHS else nullcontext()
 
 
 def random_prompts(rows: int, length: int, vocabulary: int) -> list[list[int]]:

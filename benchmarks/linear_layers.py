@@ -1,10 +1,11 @@
-"""A float32 linear layer by MKL, as PyTorch computes it, against oneDNN, as `holdfast.model.onednn` does; and one in
-bf16 against itself with a weight prepared for oneDNN, where the CPU has bf16.
+"""A float32 linear layer by MKL, as PyTorch computes it, against oneDNN, as `holdfast.model.passes.onednn` does; and
+one in bf16 against itself with a weight prepared for oneDNN, where the CPU has bf16.
 
     python benchmarks/linear_layers.py
 
 On one thread, in CPU seconds: the layers of a model of 135 million parameters, over the rows of a decoding step and of
-a training pass. A ratio above 1 says that oneDNN is faster; `holdfast.model.onednn` says whether it is used here.
+a training pass. A ratio above 1 says that oneDNN is faster; `holdfast.model.passes.onednn` says whether it is used
+here.
 Needs no network. Takes half a minute.
 """
 
@@ -16,7 +17,7 @@ from functools import partial
 
 import torch
 
-from holdfast.model.onednn import OneDNNLinear, mkl_is_slow, multiplies_bf16, prepared
+from holdfast.model.passes.onednn import OneDNNLinear, mkl_is_slow, multiplies_bf16, prepared
 from measuring import table
 
 SHAPES = ((8, 576, 1536), (24, 576, 1536), (96, 576, 1536), (700, 576, 1536), (700, 1536, 576), (400, 576, 49152))

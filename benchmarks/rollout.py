@@ -34,8 +34,8 @@ import torch
 
 from holdfast.agent.agent import Task, run_rollouts
 from holdfast.agent.protocol import CLEAN, SearchProtocol
-from holdfast.model.hf import HFPolicy
-from holdfast.model.policy import Completion, Request
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import Completion, Request
 from measuring import median_interval, table, write_json
 
 

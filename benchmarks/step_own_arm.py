@@ -11,9 +11,9 @@ from unittest import mock
 import torch
 
 from holdfast.agent.protocol import SearchProtocol
-from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import ready
-from holdfast.model.policy import Completion, Request
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import Completion, Request
 from holdfast.recipe import validate
 from holdfast.tasks.opening import load_protocol, make_agent
 from holdfast.tasks.questions import Example
@@ -131,7 +131,7 @@ def start(task: Task) -> Callable[[], dict[str, Any]]:
     )
     retriever = task.retriever()
     policy = ready(task.model(tokenizer), tokenizer, config.model, torch.device(task.device))
-    with mock.patch("holdfast.model.hf.HFPolicy", scripted(task)):
+    with mock.patch("holdfast.model.sampler.hf.HFPolicy", scripted(task)):
         agent = make_agent(config, policy, retriever)
         trainer = Trainer(config, agent, make_learner(config, policy, None), examples, None)
     learner = trainer.learner

@@ -29,9 +29,9 @@ from holdfast.agent.protocol import CLEAN, render_prompt
 from holdfast.agent.rewards import score_trajectory
 from holdfast.agent.trajectory import Group
 from holdfast.losses import clipped_policy_loss, group_advantages, llds_penalty, preserved_mask, reduce_loss
-from holdfast.model.hf import HFPolicy
-from holdfast.model.logprobs import token_logprobs
-from holdfast.model.policy import rollout_seed
+from holdfast.model.passes.logprobs import token_logprobs
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import rollout_seed
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.tasks.questions import Example, QuestionOrder
 from holdfast.tasks.world.facts import World, build_world

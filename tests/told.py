@@ -15,18 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.model.cache import Row
-from holdfast.model.hf import HFPolicy
-from holdfast.model.policy import Request
-from holdfast.model.sampling import Sampled
-from holdfast.model.tokens import encode
+from holdfast.model.sampler.cache import Row
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import Request
+from holdfast.model.sampler.sampling import Sampled
+from holdfast.model.text.tokens import encode
 
 Script = Callable[[str, int], str | list[int]]
 """(id of the rollout, number of its turn from 0) -> what is said in it, as text or as token ids."""
 
 
 def says(script: Script) -> type[HFPolicy]:
-    """A class of policies for `script`, in place of `holdfast.model.hf.HFPolicy`.
+    """A class of policies for `script`, in place of `holdfast.model.sampler.hf.HFPolicy`.
 
     Behind what is said comes the end-of-sequence token, unless a stop string or a limit ended the turn before. The mass
     of the sampling mask is that of the real draw; a token that is told may lie outside.

@@ -36,7 +36,7 @@ API = {
     "loading": ("Loading", ["tasks.opening"]),
     "tasks": ("Tasks", ["tasks.questions"]),
     "scoring": ("Scoring", ["base.scoring", "agent.rewards"]),
-    "rollout": ("Rollouts", ["agent.protocol", "agent.observations", "agent.agent", "model.policy"]),
+    "rollout": ("Rollouts", ["agent.protocol", "agent.observations", "agent.agent", "model.sampler.policy"]),
     "retrieval": ("Retrieval", ["retrieval", "retrieval.types", "retrieval.bm25", "retrieval.client"]),
     "diagnostics": ("Diagnostics", [f"diagnose.{n}" for n in ("readers", "log", "diagnose", "finding", "report")]),
     "collapse": ("Collapse", ["diagnose.log.collapse"]),

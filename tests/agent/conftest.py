@@ -9,7 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from holdfast.base.errors import RetrievalError
-from holdfast.model.policy import Completion, Request
+from holdfast.model.sampler.policy import Completion, Request
 from holdfast.retrieval.types import Document, Hit
 
 from ..model.conftest import make_model, reference, tokenizer

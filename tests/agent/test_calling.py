@@ -18,13 +18,13 @@ import pytest
 
 from holdfast.agent.agent import Task, run_rollouts
 from holdfast.agent.calling import CallQueue, _late, begin, tools_named
-from holdfast.agent.metrics import rollout_metrics
+from holdfast.agent.metrics.rollouts import rollout_metrics
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.tools import NATIVE, ToolProtocol
 from holdfast.agent.trajectory import Call, Group, Invalid, Status
 from holdfast.base.errors import ConfigError
 from holdfast.loading import load_protocol
-from holdfast.model.tokens import decode
+from holdfast.model.text.tokens import decode
 from holdfast.recipe import load
 from holdfast.recipe.validation import code_errors
 from holdfast.retrieval.types import NoPassages

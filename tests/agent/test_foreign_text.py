@@ -16,9 +16,9 @@ from holdfast.agent.protocol import CLEAN, SEARCH_R1, SearchProtocol, render_pro
 from holdfast.agent.tools import NATIVE, ToolProtocol
 from holdfast.evaluate.agents import PromptEncoder, converse
 from holdfast.evaluate.methods import LIMITS, METHODS, QUERY_CLOSE, QUERY_OPEN, Prompt
-from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.policy import Completion, Request
-from holdfast.model.tokens import decode, decode_for_server, encode, foreign, spelled_apart
+from holdfast.model.sampler.policy import Completion, Request
+from holdfast.model.text.chat_template import ChatTemplate
+from holdfast.model.text.tokens import decode, decode_for_server, encode, foreign, spelled_apart
 from holdfast.retrieval.types import Document, Hit
 
 TAGS = ["<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>", "[INST]"]

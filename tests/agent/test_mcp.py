@@ -25,7 +25,7 @@ from holdfast.agent.protocol import render_prompt
 from holdfast.agent.tools import NATIVE
 from holdfast.agent.trajectory import Call, Invalid, Status
 from holdfast.base.errors import ConfigError
-from holdfast.model.tokens import decode
+from holdfast.model.text.tokens import decode
 from holdfast.retrieval.types import NoPassages
 
 from .test_tools import Ended, call

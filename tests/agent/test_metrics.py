@@ -11,9 +11,14 @@ import pytest
 import torch
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.control import ControlTokens, control_metrics
-from holdfast.agent.measures import centering_metrics, mean_advantages, negative_metrics, observation_metrics
-from holdfast.agent.metrics import (
+from holdfast.agent.metrics.control import ControlTokens, control_metrics
+from holdfast.agent.metrics.explanations import (
+    centering_metrics,
+    mean_advantages,
+    negative_metrics,
+    observation_metrics,
+)
+from holdfast.agent.metrics.rollouts import (
     displacement_metrics,
     likelihood_metrics,
     likelihood_rows,
@@ -23,8 +28,8 @@ from holdfast.agent.metrics import (
 )
 from holdfast.agent.protocol import CLEAN, parse_action
 from holdfast.agent.trajectory import Action, Answer, Group, Invalid, Search, Status, Trajectory, Turn
-from holdfast.model.sampling import SamplingMask
-from holdfast.model.tokens import decode, encode
+from holdfast.model.sampler.sampling import SamplingMask
+from holdfast.model.text.tokens import decode, encode
 from holdfast.tasks.world.model import build_tokenizer
 
 

@@ -13,8 +13,8 @@ from holdfast.agent.observations import format_hits
 from holdfast.agent.protocol import CLEAN, SEARCH_R1, parse_action, parse_turn, render_prompt
 from holdfast.agent.trajectory import Answer, Invalid, Search
 from holdfast.base.errors import ConfigError
-from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.tokens import REPLACEMENT, char_lengths, cut_ids, decode, encode, token_span
+from holdfast.model.text.chat_template import ChatTemplate
+from holdfast.model.text.tokens import REPLACEMENT, char_lengths, cut_ids, decode, encode, token_span
 from holdfast.retrieval.types import Document, Hit
 
 TEXTS = [

@@ -17,7 +17,7 @@ from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Answer, Invalid, Search, Status
 from holdfast.base.errors import RetrievalError
 from holdfast.base.retries import Retries
-from holdfast.model.hf import HFPolicy
+from holdfast.model.sampler.hf import HFPolicy
 from holdfast.retrieval.types import Document
 
 from .conftest import Shelf

@@ -17,7 +17,7 @@ from holdfast.agent.searching import SEARCH, RolloutStats, SearchQueue, search_w
 from holdfast.base import retries
 from holdfast.base.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable, RolloutError
 from holdfast.base.retries import Retries
-from holdfast.model.policy import Completion, Request
+from holdfast.model.sampler.policy import Completion, Request
 from holdfast.retrieval.types import Document, Hit
 
 from ..waiting import wait_for

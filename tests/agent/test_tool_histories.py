@@ -22,9 +22,9 @@ from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import NATIVE
 from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, ToolResult
 from holdfast.base.errors import ConfigError
-from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.policy import Completion
-from holdfast.model.tokens import decode, encode, foreign, without_marks
+from holdfast.model.sampler.policy import Completion
+from holdfast.model.text.chat_template import ChatTemplate
+from holdfast.model.text.tokens import decode, encode, foreign, without_marks
 from holdfast.retrieval.types import Document, Hit
 
 from ..tool_templates import OF_TRL, OURS, VARIABLES

@@ -13,16 +13,16 @@ import pytest
 from holdfast.agent.agent import Task, run_rollouts
 from holdfast.agent.call_syntax import Found
 from holdfast.agent.calling import TOOLS, Tool
-from holdfast.agent.control import ControlTokens
+from holdfast.agent.metrics.control import ControlTokens
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.state import RolloutState
 from holdfast.agent.template_format import read_format
 from holdfast.agent.tools import NATIVE
 from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status, Trajectory, Turn
 from holdfast.base.errors import ConfigError
-from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.policy import Completion
-from holdfast.model.tokens import decode, encode
+from holdfast.model.sampler.policy import Completion
+from holdfast.model.text.chat_template import ChatTemplate
+from holdfast.model.text.tokens import decode, encode
 from holdfast.retrieval.types import Document, Hit
 
 from ..tool_templates import HERMES, OURS, VARIABLES

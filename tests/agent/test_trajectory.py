@@ -13,7 +13,7 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.agent.rewards import PARTS, score_trajectory
 from holdfast.agent.trajectory import Answer, Group, Invalid, Search, Status, Trajectory, Turn
 from holdfast.base.errors import ConfigError
-from holdfast.model.sampling import SamplingMask
+from holdfast.model.sampler.sampling import SamplingMask
 
 
 def turn(n=2, observation=(), action=None, **fields):

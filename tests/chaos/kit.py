@@ -291,7 +291,7 @@ class _Places:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
         from holdfast.cli.console import Lines
-        from holdfast.model.hf import HFPolicy
+        from holdfast.model.sampler.hf import HFPolicy
 
         stage, poll = Lines.stage, HFPolicy.poll
 

@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.evaluate.model import EvaluatedModel
 from holdfast.evaluate.openai import WordTokenizer
-from holdfast.model.policy import Completion, Request
-from holdfast.model.tokens import decode
+from holdfast.model.sampler.policy import Completion, Request
+from holdfast.model.text.tokens import decode
 from holdfast.recipe import load
 from holdfast.retrieval.types import Document
 from holdfast.tasks.questions import Example

@@ -14,7 +14,7 @@ from holdfast.agent.agent import SearchAgent
 from holdfast.agent.protocol import CLEAN
 from holdfast.evaluate.endpoint.app import make_app
 from holdfast.evaluate.endpoint.line import Desk
-from holdfast.model.policy import Completion, Request
+from holdfast.model.sampler.policy import Completion, Request
 from holdfast.retrieval.server.connections import Server
 from holdfast.retrieval.types import Document
 

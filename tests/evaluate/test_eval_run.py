@@ -18,7 +18,7 @@ from holdfast.evaluate.model import EvaluatedModel
 from holdfast.evaluate.questions import load_questions
 from holdfast.evaluate.results import set_of
 from holdfast.evaluate.run import Evaluation
-from holdfast.model.hf import HFPolicy
+from holdfast.model.sampler.hf import HFPolicy
 from holdfast.recipe import load
 from holdfast.tasks.questions import Example
 from holdfast.tasks.world.model import build_tokenizer

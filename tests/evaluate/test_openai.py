@@ -23,7 +23,7 @@ from holdfast.evaluate.model import refuse_unfit
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer, parse_completion
 from holdfast.evaluate.run import Evaluation
 from holdfast.evaluate.servers import Server, completions_url
-from holdfast.model.policy import Completion, Request, generate
+from holdfast.model.sampler.policy import Completion, Request, generate
 from holdfast.tasks.questions import Example
 
 from ..waiting import wait_for

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.model import flash, hf
-from holdfast.model.graphs import StepGraphs
-from holdfast.model.hf import HFPolicy
-from holdfast.model.policy import Completion, Request
-from holdfast.model.sampling import counter_uniform, seed_key
+from holdfast.model.sampler import flash, hf
+from holdfast.model.sampler.graphs import StepGraphs
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import Completion, Request
+from holdfast.model.sampler.sampling import counter_uniform, seed_key
 
 PRECISION = {None: 1e-3, torch.bfloat16: 0.15}
 """Autocast -> largest difference from float64, in nats."""

@@ -10,7 +10,7 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.model.policy import Request
+from holdfast.model.sampler.policy import Request
 
 TEXTS = ["<search> lake </search>\n\n", "<answer> town </answer>\n", "<think> über 漢字 </think>\n"] * 20
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from holdfast.model import last_layer, logprobs, onednn
-from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import LanguageModel, ready
-from holdfast.model.logprobs import token_logprobs
-from holdfast.model.onednn import OneDNNLinear
-from holdfast.model.sampling import _ranked_by_key
-from holdfast.model.tokens import common_prefix
+from holdfast.model.passes import last_layer, logprobs, onednn
+from holdfast.model.passes.logprobs import token_logprobs
+from holdfast.model.passes.onednn import OneDNNLinear
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.sampling import _ranked_by_key
+from holdfast.model.text.tokens import common_prefix
 from holdfast.recipe import Model
 
 from .conftest import request
@@ -70,7 +70,7 @@ def test_the_same_bits_as_autocast(make_model, tokenizer, monkeypatch, family, s
     model = make_model(family, initializer_range=0.1, **settings)
     model = with_adapters(model) if adapters else model
     cast = run_rollouts(HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16))
-    monkeypatch.setattr("holdfast.model.hf.CastWeights", lambda *_: None)
+    monkeypatch.setattr("holdfast.model.sampler.hf.CastWeights", lambda *_: None)
     assert cast == run_rollouts(HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16))
     exact = run_rollouts(HFPolicy(model, tokenizer))
     assert cast != exact, "bfloat16 must be seen in the log-probs"
@@ -108,7 +108,7 @@ def step_counts(model: Any, tokenizer: Any, **settings: Any) -> Operations:
 def test_no_weight_is_cast_while_decoding(make_model, tokenizer, monkeypatch) -> None:
     model = make_model()
     assert step_counts(model, tokenizer, autocast_dtype=torch.bfloat16).weight_casts == 0
-    monkeypatch.setattr("holdfast.model.hf.CastWeights", lambda *_: None)
+    monkeypatch.setattr("holdfast.model.sampler.hf.CastWeights", lambda *_: None)
     linear = sum(type(module) is torch.nn.Linear for module in model.modules())
     assert step_counts(model, tokenizer, autocast_dtype=torch.bfloat16).weight_casts == 4 * linear
 
@@ -116,7 +116,7 @@ def test_no_weight_is_cast_while_decoding(make_model, tokenizer, monkeypatch) ->
 @pytest.mark.parametrize("sampling", [{}, {"top_p": 0.9, "top_k": 8}, {"greedy": True}])
 def test_a_step_waits_for_the_device_once(make_model, tokenizer, monkeypatch, sampling) -> None:
     """Once: for the sampled tokens, as a list. With the ranking of a GPU, for on a CPU nothing waits."""
-    monkeypatch.setattr("holdfast.model.sampling._ranked_by_branch", _ranked_by_key)
+    monkeypatch.setattr("holdfast.model.sampler.sampling._ranked_by_branch", _ranked_by_key)
     lists = Counter()
     to_list = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda self: lists.update(["tolist"]) or to_list(self))
@@ -227,7 +227,7 @@ def test_rollouts_multiply_by_prepared_weights(
         assert {call.args[0].dtype for call in product.call_args_list} == {autocast or torch.float32}
         assert policy._cast is None and [id(p) for p in model.parameters()] == before
         with monkeypatch.context() as patched:
-            patched.setattr("holdfast.model.hf.CastWeights", lambda *_: None)
+            patched.setattr("holdfast.model.sampler.hf.CastWeights", lambda *_: None)
             plain = run_rollouts(policy)
         compared = 0
         for id_, (tokens, sampled) in plain.items():

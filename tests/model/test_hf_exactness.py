@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.model import hf
-from holdfast.model.cache import SlotCache
-from holdfast.model.hf import HFPolicy
-from holdfast.model.policy import Completion, Request, generate
+from holdfast.model.sampler import hf
+from holdfast.model.sampler.cache import SlotCache
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import Completion, Request, generate
 
 from .conftest import request
 

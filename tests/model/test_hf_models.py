@@ -9,8 +9,8 @@ import torch
 import transformers
 
 from holdfast.base.errors import ConfigError, ModelError
-from holdfast.model.hf import HFPolicy
-from holdfast.model.policy import Request, generate
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import Request, generate
 from holdfast.model.support import rows_that_fit
 
 from .conftest import request

@@ -13,10 +13,11 @@ import torch
 from holdfast.agent.agent import Task, run_rollouts
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
-from holdfast.model import hf, support
-from holdfast.model.cache import SlotCache
-from holdfast.model.hf import HFPolicy
-from holdfast.model.policy import generate
+from holdfast.model import support
+from holdfast.model.sampler import hf
+from holdfast.model.sampler.cache import SlotCache
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import generate
 
 from .conftest import request
 

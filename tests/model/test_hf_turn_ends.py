@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from holdfast.model.hf import HFPolicy
-from holdfast.model.policy import Completion, generate
-from holdfast.model.turn_ends import END, MAYBE, StopTable
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import Completion, generate
+from holdfast.model.sampler.turn_ends import END, MAYBE, StopTable
 
 from .conftest import request
 

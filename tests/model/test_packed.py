@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.model import packed
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.logprobs import hidden_states, masked_logprobs, token_logprobs
-from holdfast.model.packed import pack, pack_where_worth, packable
+from holdfast.model.passes import packed
+from holdfast.model.passes.logprobs import hidden_states, masked_logprobs, token_logprobs
+from holdfast.model.passes.packed import pack, pack_where_worth, packable
 from holdfast.recipe import Loss, Sampling, Train
 from holdfast.train.learner import Learner
 from holdfast.train.objective import Objective

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from holdfast.model.sampling import (
+from holdfast.model.sampler.sampling import (
     _ranked_by_branch,
     _ranked_by_key,
     counter_uniform,

@@ -16,8 +16,8 @@ from holdfast.agent.tools import NATIVE, ToolProtocol
 from holdfast.agent.trajectory import Answer, Call, Search, ToolResult
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.jsonl import BadField, Skipped
-from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.tokens import decode
+from holdfast.model.text.chat_template import ChatTemplate
+from holdfast.model.text.tokens import decode
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
 from holdfast.tasks.demonstrate_tools import (

@@ -15,8 +15,8 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from holdfast.diagnose.finding import Finding
-from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import LanguageModel
+from holdfast.model.sampler.hf import HFPolicy
 from holdfast.recipe import Config, validate
 from holdfast.tasks.world.model import build_tokenizer
 from holdfast.train.listener import Listener, StepResult
@@ -162,7 +162,7 @@ SAID = (
 def told_what_to_say(monkeypatch: pytest.MonkeyPatch) -> type[HFPolicy]:
     """Rollouts say what `SAID` has, and draw nothing. Returns the class of their policies."""
     policy = says(by_number(SAID))
-    monkeypatch.setattr("holdfast.model.hf.HFPolicy", policy)
+    monkeypatch.setattr("holdfast.model.sampler.hf.HFPolicy", policy)
     return policy
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.logprobs import TokenLogprobs
+from holdfast.model.passes.logprobs import TokenLogprobs
 from holdfast.recipe import Loss, Sampling, Train
 from holdfast.train.learner import Learner, Reference
 from holdfast.train.objective import Objective

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.model.logprobs import masked_logprobs, token_logprobs
+from holdfast.model.passes.logprobs import masked_logprobs, token_logprobs
 from holdfast.recipe import Config
 from holdfast.train.trainer import Trainer
 

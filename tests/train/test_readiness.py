@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
-from holdfast.model.chat_template import ChatTemplate
+from holdfast.model.text.chat_template import ChatTemplate
 from holdfast.recipe import load
 from holdfast.tasks.questions import Example
 from holdfast.tasks.task_set import Questions

@@ -14,7 +14,7 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.methods.penalties import LLDS, NLL, PENALTIES, SAPO, NoPenalty
 from holdfast.methods.registry import METHODS, NTHR, Methods, NegativeWeight, SamplerWeights, ScoreCentering
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.logprobs import TokenLogprobs
+from holdfast.model.passes.logprobs import TokenLogprobs
 from holdfast.recipe import Loss, Sampling, Train
 from holdfast.train import learner as learner_module
 from holdfast.train.learner import Learner

@@ -15,7 +15,7 @@ from holdfast.agent.trajectory import Answer, Group, Search, Status, Trajectory,
 from holdfast.methods.penalties import LLDS, NLL, SAPO, NoPenalty
 from holdfast.methods.registry import M2PO, Methods
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.logprobs import TokenLogprobs, token_logprobs
+from holdfast.model.passes.logprobs import TokenLogprobs, token_logprobs
 from holdfast.recipe import Loss
 from holdfast.train.learner import Reference
 from holdfast.train.objective import Objective

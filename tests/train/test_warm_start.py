@@ -18,8 +18,8 @@ from holdfast.agent.protocol import CLEAN
 from holdfast.base.errors import ModelError
 from holdfast.base.jsonl import Skipped
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.logprobs import token_logprobs
-from holdfast.model.tokens import encode
+from holdfast.model.passes.logprobs import token_logprobs
+from holdfast.model.text.tokens import encode
 from holdfast.recipe.sections import WarmStart
 from holdfast.retrieval.types import Document, Hit
 from holdfast.tasks.demonstrations import read_demonstrations

@@ -22,7 +22,7 @@ from holdfast.base.run_folder import MODEL
 from holdfast.base.scoring import sub_em
 from holdfast.model.checkpoint import save_whole_model
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.tokens import encode, foreign
+from holdfast.model.text.tokens import encode, foreign
 from holdfast.recipe import Config, absolute, dump, load_run
 from holdfast.retrieval.types import Hit, Retriever
 from holdfast.tasks.machine import set_up_torch

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from holdfast.agent.trajectory import Action, Answer, Group, Search, Status, Trajectory, Turn
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.logprobs import TokenLogprobs
+from holdfast.model.passes.logprobs import TokenLogprobs
 from holdfast.recipe import load, validate
 from holdfast.tasks.questions import Example
 from holdfast.tasks.world.model import build_tokenizer
@@ -268,7 +268,7 @@ def finished_run(home: Path) -> Path:
     run = home / "runs" / "tiny"
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.model.hf.HFPolicy", says(by_number(SAID)))
+        patch.setattr("holdfast.model.sampler.hf.HFPolicy", says(by_number(SAID)))
         train(load(home / "recipe.toml"), run)
     return run
 
@@ -276,7 +276,7 @@ def finished_run(home: Path) -> Path:
 @pytest.fixture
 def trained(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, for a test whose own rollouts say it too."""
-    monkeypatch.setattr("holdfast.model.hf.HFPolicy", says(by_number(SAID)))
+    monkeypatch.setattr("holdfast.model.sampler.hf.HFPolicy", says(by_number(SAID)))
     return finished_run
 
 

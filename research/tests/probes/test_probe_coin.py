@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.agent.metrics import rollout_metrics
+from holdfast.agent.metrics.rollouts import rollout_metrics
 from holdfast.base.errors import RolloutError
 from holdfast_research.probes import Rollouts, Subject, by_searches, first_action, ratio_tail
 from holdfast_research.probes.ratio_tail import ArmRatios, RolloutRatios

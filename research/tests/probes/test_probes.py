@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from holdfast.agent.metrics import tail_metrics
+from holdfast.agent.metrics.rollouts import tail_metrics
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.run_folder import step_folder
 from holdfast.methods.penalties import LLDS, SAPO, NoPenalty

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.agent.metrics import per_token_mean
+from holdfast.agent.metrics.rollouts import per_token_mean
 from holdfast.base.errors import ConfigError
 from holdfast.losses import drift_stats, penalty_stats, ratio_stats
 from holdfast.losses._tensors import upcast

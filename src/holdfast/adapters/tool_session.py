@@ -18,7 +18,7 @@ from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import ToolProtocol, final_answer
 from holdfast.agent.trajectory import Action, Answer, Call, Invalid, Read, Search, Status, ToolResult, Trajectory, Turn
 from holdfast.base.errors import RetrievalError
-from holdfast.model.tokens import decode, encode, spelled_apart
+from holdfast.model.text.tokens import decode, encode, spelled_apart
 from holdfast.retrieval.types import Hit
 
 

@@ -20,14 +20,14 @@ from holdfast.agent.tools import ToolProtocol
 from holdfast.agent.trajectory import Search, Trajectory, Turn
 from holdfast.base.errors import RetrievalError
 from holdfast.base.retries import Retries
-from holdfast.model.policy import Policy, Request
-from holdfast.model.tokens import Tokenizer
+from holdfast.model.sampler.policy import Policy, Request
+from holdfast.model.text.tokens import Tokenizer
 from holdfast.retrieval.types import Retriever
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from holdfast.model.hf import HFPolicy
+    from holdfast.model.sampler.hf import HFPolicy
 
 T = TypeVar("T")
 

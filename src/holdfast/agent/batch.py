@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.trajectory import Group, Trajectory
-from holdfast.model.sampling import SamplingMask
+from holdfast.model.sampler.sampling import SamplingMask
 
 # Metadata of a tensor: the shapes that it may have.
 _PER_TOKEN: dict[str, Any] = {"shapes": ("B T",)}

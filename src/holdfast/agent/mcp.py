@@ -20,7 +20,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from holdfast.base.errors import ConfigError, MissingExtra
-from holdfast.model.tokens import foreign
+from holdfast.model.text.tokens import foreign
 
 PREFIX = "mcp:"
 _CONNECT_SECONDS = 60.0

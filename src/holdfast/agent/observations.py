@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.model.tokens import Tokenizer, cut_ids, encode, foreign
+from holdfast.model.text.tokens import Tokenizer, cut_ids, encode, foreign
 from holdfast.retrieval.types import Hit
 
 

@@ -18,8 +18,8 @@ from holdfast.agent.observations import Observation, fit, format_hits
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.thoughts import matches
-from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.tokens import Tokenizer, cut_ids, decode, encode, foreign, without_marks
+from holdfast.model.text.chat_template import ChatTemplate
+from holdfast.model.text.tokens import Tokenizer, cut_ids, decode, encode, foreign, without_marks
 from holdfast.retrieval.types import Hit
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from holdfast.base.errors import RolloutError
-from holdfast.model.policy import Policy, Request
+from holdfast.model.sampler.policy import Policy, Request
 
 T = TypeVar("T")
 

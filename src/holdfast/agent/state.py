@@ -15,8 +15,8 @@ from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.tools import ToolProtocol
 from holdfast.agent.trajectory import Answer, Call, Read, Search, Status, ToolResult, Trajectory, Turn
 from holdfast.base.errors import RetrievalError
-from holdfast.model.policy import Completion
-from holdfast.model.tokens import Tokenizer, token_span
+from holdfast.model.sampler.policy import Completion
+from holdfast.model.text.tokens import Tokenizer, token_span
 from holdfast.retrieval.types import Hit
 
 

@@ -18,7 +18,7 @@ from weakref import proxy
 from holdfast.agent.call_syntax import NAME, TAG, CallSyntax, Found, JsonCall, QuotedCall, TaggedCall
 from holdfast.agent.calling import Tool
 from holdfast.base.errors import ConfigError
-from holdfast.model.chat_template import ChatTemplate
+from holdfast.model.text.chat_template import ChatTemplate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

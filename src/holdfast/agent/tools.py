@@ -29,7 +29,7 @@ from holdfast.agent.template_format import CallFormat, as_json, read_format
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search, ToolResult
 from holdfast.base.errors import ConfigError
 from holdfast.base.thoughts import after_thought
-from holdfast.model.tokens import decode, encode, foreign
+from holdfast.model.text.tokens import decode, encode, foreign
 from holdfast.retrieval.types import Hit
 
 

@@ -17,9 +17,9 @@ from holdfast.agent.trajectory import Call, Read, Search, Status
 from holdfast.base.errors import RetrievalError
 from holdfast.base.thoughts import after_thought, opens_thought, through_first
 from holdfast.evaluate.methods import TAGS, Conversation, Outcome, Prompt, Reply
-from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.policy import Completion, Request
-from holdfast.model.tokens import decode, encode, foreign
+from holdfast.model.sampler.policy import Completion, Request
+from holdfast.model.text.chat_template import ChatTemplate
+from holdfast.model.text.tokens import decode, encode, foreign
 
 _TAIL = 16
 """Tokens at the end of a context that show whether its template has opened a thought."""

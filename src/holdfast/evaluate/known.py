@@ -11,7 +11,7 @@ from holdfast.base.errors import DataError
 from holdfast.base.jsonl import text_field
 from holdfast.base.rows import iter_rows
 from holdfast.base.run_folder import ANSWERS
-from holdfast.model.tokens import encode
+from holdfast.model.text.tokens import encode
 from holdfast.recipe import Config
 from holdfast.tasks.demonstrate import content_words
 from holdfast.tasks.opening import open_tasks

@@ -22,7 +22,7 @@ from holdfast.agent.scheduler import ToolCall
 from holdfast.agent.searching import SEARCH
 from holdfast.base.errors import ConfigError
 from holdfast.base.thoughts import after_thought
-from holdfast.model.policy import StopReason
+from holdfast.model.sampler.policy import StopReason
 from holdfast.retrieval.types import Hit
 
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"

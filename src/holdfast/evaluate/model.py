@@ -22,12 +22,12 @@ from holdfast.evaluate.methods import METHODS, Method
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer
 from holdfast.evaluate.questions import asks_world, is_of_recipe, usual_questions
 from holdfast.evaluate.servers import Server
-from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.checkpoint import model_folder
-from holdfast.model.hf import HFPolicy
 from holdfast.model.hub_files import load_tokenizer
 from holdfast.model.language_model import load_model, pick_device
+from holdfast.model.sampler.hf import HFPolicy
 from holdfast.model.support import positions_of
+from holdfast.model.text.chat_template import ChatTemplate
 from holdfast.recipe import Config, load
 from holdfast.recipe.loading import PASSAGES
 from holdfast.recipe.settings import parse_overrides

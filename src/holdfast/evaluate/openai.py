@@ -27,8 +27,8 @@ from holdfast.base.retries import PATIENCE, Retries
 from holdfast.base.thoughts import thought_field, through_first
 from holdfast.base.workers import LoopThread
 from holdfast.evaluate.servers import Server, uses_proxy
-from holdfast.model.policy import Completion, Request, StopReason
-from holdfast.model.tokens import Tokenizer, decode_for_server
+from holdfast.model.sampler.policy import Completion, Request, StopReason
+from holdfast.model.text.tokens import Tokenizer, decode_for_server
 
 _TRANSIENT = frozenset({408, 409, 425, 500, 504})
 """HTTP statuses worth a retry."""

@@ -29,7 +29,7 @@ from holdfast.evaluate.methods import LIMITS, SINGLE_HOP_LIMITS, Method
 from holdfast.evaluate.model import EvaluatedModel, agent_protocol, fitted, refuse_unfit
 from holdfast.evaluate.questions import digest
 from holdfast.evaluate.results import MULTI_HOP_SETS, results_of, set_of
-from holdfast.model.policy import rollout_seed
+from holdfast.model.sampler.policy import rollout_seed
 from holdfast.tasks.files import joined, unmatched
 from holdfast.tasks.questions import Example
 

@@ -11,7 +11,7 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.base.errors import ModelError
 from holdfast.losses import nthr_weights, token_influence
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.onednn import OneDNNLinear
+from holdfast.model.passes.onednn import OneDNNLinear
 
 _MAX_ROUNDING = 0.5
 """Nats by which a log-prob may differ when it is computed again from hidden states; bf16 needs about 0.1."""

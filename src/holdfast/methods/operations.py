@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.metrics import first_action_matches
+from holdfast.agent.metrics.rollouts import first_action_matches
 from holdfast.agent.trajectory import Group, Invalid
 from holdfast.losses import (
     clip_cov_mask,

@@ -9,9 +9,9 @@ from holdfast.base.environment import unreachable
 from holdfast.base.errors import ModelError
 from holdfast.base.stored import read_object
 from holdfast.model import models
-from holdfast.model.chat_template import is_costly
 from holdfast.model.settings import Model
-from holdfast.model.tokens import decode, encode
+from holdfast.model.text.chat_template import is_costly
+from holdfast.model.text.tokens import decode, encode
 
 
 def load_tokenizer(path: str | Path, config: Model) -> Any:

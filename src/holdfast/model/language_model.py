@@ -18,8 +18,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.base.stored import read_object
 from holdfast.model.hub_files import explain, hub_id, read_tokenizer
-from holdfast.model.logprobs import TokenLogprobs, token_logprobs
-from holdfast.model.onednn import use_onednn
+from holdfast.model.passes.logprobs import TokenLogprobs, token_logprobs
+from holdfast.model.passes.onednn import use_onednn
 from holdfast.model.settings import Model
 from holdfast.model.support import avoid_cudnn_attention, worth_sharing
 

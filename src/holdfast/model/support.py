@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from holdfast.base.errors import ModelError
-from holdfast.model.cache import SlotCache
+from holdfast.model.sampler.cache import SlotCache
 
 if TYPE_CHECKING:
-    from holdfast.model.flash import FlashSlots
+    from holdfast.model.sampler.flash import FlashSlots
 
 SHARING_FROM = 256
 """Size of the hidden states from which a model is not tiny; see `worth_sharing`."""

@@ -25,7 +25,7 @@ from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.base.errors import ConfigError, DataError, raise_all
 from holdfast.base.importing import is_import_path
 from holdfast.base.retries import PATIENCE, Retries
-from holdfast.model.chat_template import ChatTemplate
+from holdfast.model.text.chat_template import ChatTemplate
 from holdfast.recipe import Config, load_run, require
 from holdfast.recipe.paths import passages_of
 from holdfast.recipe.sections import FACTBOOK, WORLD
@@ -180,7 +180,7 @@ def make_agent(
 
     Raises `ModelError` for a model that rollouts cannot use.
     """
-    from holdfast.model.hf import HFPolicy
+    from holdfast.model.sampler.hf import HFPolicy
 
     protocol, sampling = protocol or load_protocol(config), config.sampling
     policy = HFPolicy(

@@ -35,7 +35,7 @@ import torch
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.files import size_text
-from holdfast.model.onednn import mkl_is_slow, use_onednn
+from holdfast.model.passes.onednn import mkl_is_slow, use_onednn
 from holdfast.model.support import CACHE_CPU, SHARING_FROM, keys_of, text_config
 from holdfast.recipe import Config
 from holdfast.tasks.task_set import Questions

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.metrics import value_metrics
+from holdfast.agent.metrics.rollouts import value_metrics
 from holdfast.losses import gae_advantages, token_rewards, value_loss, whiten
 from holdfast.model.checkpoint import CRITIC_OPTIMIZER, load_critic, load_optimizer
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.logprobs import token_values
+from holdfast.model.passes.logprobs import token_values
 from holdfast.recipe import Config
 from holdfast.train.learner import OldPass
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode, warmed_up

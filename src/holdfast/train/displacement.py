@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.metrics import displacement_metrics, likelihood_rows, rows_to_probe
+from holdfast.agent.metrics.rollouts import displacement_metrics, likelihood_rows, rows_to_probe
 from holdfast.agent.trajectory import Group, Trajectory
-from holdfast.model.tokens import char_lengths
+from holdfast.model.text.tokens import char_lengths
 from holdfast.train.learner import Learner
 from holdfast.train.listener import Displacement, TurnChange
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from holdfast.agent.batch import TokenBatch
 from holdfast.methods.nthr import nthr_factors, output_layer, rows_for_nthr
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.logprobs import TokenLogprobs, hidden_states, log_distributions, masked_logprobs
-from holdfast.model.packed import packable
-from holdfast.model.sampling import SamplerRatios, SamplingMask
+from holdfast.model.passes.logprobs import TokenLogprobs, hidden_states, log_distributions, masked_logprobs
+from holdfast.model.passes.packed import packable
+from holdfast.model.sampler.sampling import SamplerRatios, SamplingMask
 from holdfast.model.support import decoder_layers, give_back_memory, worth_sharing
 from holdfast.recipe import Config, Sampling, Train
 from holdfast.train.objective import Measured, Objective, may_skip, update_metrics

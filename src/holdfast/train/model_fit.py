@@ -9,10 +9,10 @@ from typing import Any
 
 from holdfast.agent.protocol import SearchProtocol, render_prompt
 from holdfast.base.errors import ConfigError, ModelError
-from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import LanguageModel, has_adapters, load_skeleton, pick_device
+from holdfast.model.sampler.hf import HFPolicy
 from holdfast.model.support import end_ids, positions_of, refuse_unsupported
-from holdfast.model.tokens import encode
+from holdfast.model.text.tokens import encode
 from holdfast.recipe import Config
 from holdfast.tasks.machine import set_up_torch
 from holdfast.tasks.questions import Example

@@ -84,7 +84,7 @@ def plan_update(
 
 def plan_alike(rows: Sequence[Sequence[int]], minibatches: Sequence[Sequence[int]], micro_batch_tokens: int) -> Plan:
     """Split the rows of each mini-batch into micro-batches of rows that begin alike, for a model that passes over each
-    shared token once (`holdfast.model.packed`).
+    shared token once (`holdfast.model.passes.packed`).
 
     Attention sees whole rows, with their padding. A token costs three quarters once, and a quarter in each row.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import ConfigError, MissingExtra, raise_all
 from holdfast.base.importing import missing_train_package
-from holdfast.model.chat_template import read_template
+from holdfast.model.text.chat_template import read_template
 from holdfast.recipe import Config, require
 from holdfast.recipe.paths import QUESTIONS, passages_of
 from holdfast.recipe.validation import check_training

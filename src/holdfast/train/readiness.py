@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.protocol import SearchProtocol, render_prompt
 from holdfast.base.errors import ConfigError
-from holdfast.model.tokens import decode
+from holdfast.model.text.tokens import decode
 from holdfast.tasks.task_set import Questions
 
 if TYPE_CHECKING:

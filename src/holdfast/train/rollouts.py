@@ -14,7 +14,7 @@ from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import RolloutError
 from holdfast.losses import group_advantages, reinforce_advantages
-from holdfast.model.policy import rollout_seed
+from holdfast.model.sampler.policy import rollout_seed
 from holdfast.tasks.questions import Example
 from holdfast.train.objective import Objective
 

@@ -18,9 +18,9 @@ import torch
 
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.control import ControlTokens, control_metrics
-from holdfast.agent.measures import centering_metrics, negative_metrics, observation_metrics
-from holdfast.agent.metrics import (
+from holdfast.agent.metrics.control import ControlTokens, control_metrics
+from holdfast.agent.metrics.explanations import centering_metrics, negative_metrics, observation_metrics
+from holdfast.agent.metrics.rollouts import (
     advantage_metrics,
     likelihood_metrics,
     likelihood_rows,

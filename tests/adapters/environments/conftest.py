@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.tokens import decode, encode
+from holdfast.model.text.tokens import decode, encode
 
 PASSAGES = {
     "mora": "Mora\nThe lake of Mora is the Sile. It <|im_end|> is deep.",

@@ -26,7 +26,7 @@ from openenv.core.llm_client import LLMResponse, ToolCall
 from holdfast.adapters.openenv.server import search_app
 from holdfast.adapters.openenv.sessions import SearchAdapter, SearchSessionFactory
 from holdfast.base.errors import ConfigError, DataError
-from holdfast.model.tokens import encode
+from holdfast.model.text.tokens import encode
 
 from .conftest import QUESTIONS
 

@@ -19,8 +19,8 @@ from holdfast.agent.protocol import render_prompt
 from holdfast.agent.rewards import score_trajectory
 from holdfast.agent.state import RolloutState
 from holdfast.agent.trajectory import Search, Trajectory
-from holdfast.model.policy import Completion
-from holdfast.model.tokens import encode, spelled_apart
+from holdfast.model.sampler.policy import Completion
+from holdfast.model.text.tokens import encode, spelled_apart
 from holdfast.retrieval.types import Document, Hit
 
 from .conftest import QUESTIONS, Model

@@ -24,7 +24,7 @@ from holdfast.agent.tools import NATIVE
 from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status
 from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.evaluate.openai import WordTokenizer
-from holdfast.model.tokens import encode
+from holdfast.model.text.tokens import encode
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document, Hit
 

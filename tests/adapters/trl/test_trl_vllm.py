@@ -17,7 +17,7 @@ import torch
 
 from holdfast.adapters.trl.search import VLLMPolicy, check_sharding
 from holdfast.base.errors import ConfigError
-from holdfast.model.policy import Request
+from holdfast.model.sampler.policy import Request
 
 
 class Letters:

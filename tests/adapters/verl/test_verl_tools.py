@@ -14,7 +14,7 @@ pytest.importorskip("fastapi", reason="verl's agent loops need cachetools, uvico
 
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.tools import NATIVE
-from holdfast.model.tokens import encode
+from holdfast.model.text.tokens import encode
 
 from .test_verl_agent import QUESTION, TokenServer, make_worker, one
 

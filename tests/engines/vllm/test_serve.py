@@ -20,8 +20,8 @@ from holdfast.cli.main import app
 from holdfast.evaluate.methods import METHODS
 from holdfast.evaluate.openai import OpenAIPolicy
 from holdfast.evaluate.servers import find_server
-from holdfast.model.hf import HFPolicy
-from holdfast.model.policy import Request, generate
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import Request, generate
 
 from .conftest import PASSAGES, POSITIONS, PROTOCOL, QUESTIONS, Tiny
 

@@ -23,8 +23,8 @@ from holdfast.adapters.trl import LLDS, with_penalties
 from holdfast.adapters.trl.search import SearchRollouts, VLLMPolicy, question_dataset, reward_functions
 from holdfast.agent.trajectory import Trajectory
 from holdfast.cli.main import app
-from holdfast.model.hf import HFPolicy
-from holdfast.model.policy import generate
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import generate
 from holdfast.retrieval.bm25 import BM25Retriever
 
 from ..setting_up import SETTING_UP

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.agent.protocol import CLEAN
 from holdfast.base.scoring import exact_match
-from holdfast.model.tokens import decode, encode
+from holdfast.model.text.tokens import decode, encode
 from holdfast.tasks.world.bundle import interchangeable_tokens
 from holdfast.tasks.world.facts import (
     ATTRIBUTES,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.base.files import write_whole
-from holdfast.model.sampling import sampling_mask_ids
+from holdfast.model.sampler.sampling import sampling_mask_ids
 from holdfast_research.figures import draw
 from holdfast_research.pages.curves import alone
 from holdfast_research.paths import DOCS

@@ -24,7 +24,7 @@ from typing import Any
 from holdfast.agent.protocol import SearchProtocol, render_prompt
 from holdfast.base.scoring import exact_match, normalize_answer
 from holdfast.model.language_model import LanguageModel, pick_device, ready
-from holdfast.model.tokens import encode
+from holdfast.model.text.tokens import encode
 from holdfast.recipe import Config, load
 from holdfast.recipe.loading import find_recipe
 from holdfast.recipe.sections import WarmStart

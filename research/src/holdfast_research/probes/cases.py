@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.scoring import f1
 from holdfast.losses import token_influence
-from holdfast.model.tokens import char_lengths, common_prefix
+from holdfast.model.text.tokens import char_lengths, common_prefix
 from holdfast.tasks.questions import Example
 from holdfast.train.listener import Listener
 from holdfast_research.probes.influence import GroupStep, group_steps, learnable

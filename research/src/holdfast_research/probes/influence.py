@@ -23,7 +23,7 @@ from holdfast.losses import gwhes
 from holdfast.methods.nthr import check_logits, output_layer
 from holdfast.methods.penalties import NoPenalty
 from holdfast.model.checkpoint import load_optimizer
-from holdfast.model.logprobs import hidden_states
+from holdfast.model.passes.logprobs import hidden_states
 from holdfast.recipe import Config, Loss
 from holdfast.train.learner import make_learner
 from holdfast.train.listener import Listener

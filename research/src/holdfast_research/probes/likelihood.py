@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
-from holdfast.agent.metrics import first_action_matches, likelihood_rows
+from holdfast.agent.metrics.rollouts import first_action_matches, likelihood_rows
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import RolloutError
 from holdfast.train.listener import Listener

@@ -14,7 +14,7 @@ from torch import Tensor
 from holdfast.agent.batch import TokenBatch
 from holdfast.base.errors import ConfigError, RolloutError
 from holdfast.methods.penalties import PENALTIES, WITHOUT_OLD_POLICY
-from holdfast.model.policy import rollout_seed
+from holdfast.model.sampler.policy import rollout_seed
 from holdfast.recipe import Config, validate
 from holdfast.train.listener import Listener
 from holdfast.train.optimizer import borrowed_weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from holdfast.agent.metrics import tail_advantage
+from holdfast.agent.metrics.rollouts import tail_advantage
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import RolloutError
 from holdfast_research.probes.report import ALL, CORRECT, INCORRECT, columns, panels, percent

@@ -27,8 +27,8 @@ from holdfast.base.errors import ConfigError
 from holdfast.base.tested import between
 from holdfast.hosts.trl import CORRECTS
 from holdfast.losses._tensors import upcast
-from holdfast.model.logprobs import project_only
-from holdfast.model.sampling import SamplingMask, drawable_ids, truncate
+from holdfast.model.passes.logprobs import project_only
+from holdfast.model.sampler.sampling import SamplingMask, drawable_ids, truncate
 
 if TYPE_CHECKING:
     Trainer = Any  # the trainer class that follows a mixin

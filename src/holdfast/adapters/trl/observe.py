@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.trl.mask import WHOLE_LOGPS, Truncation
-from holdfast.agent.metrics import (
+from holdfast.agent.metrics.rollouts import (
     advantage_metrics,
     displacement_metrics,
     likelihood_metrics,

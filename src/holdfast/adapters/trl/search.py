@@ -29,17 +29,17 @@ from typing import Any
 import torch
 
 from holdfast.agent.agent import Task, lose_searches, run_rollouts
-from holdfast.agent.metrics import retrieval_metrics, rollout_metrics
+from holdfast.agent.metrics.rollouts import retrieval_metrics, rollout_metrics
 from holdfast.agent.protocol import CLEAN, SearchProtocol, render_prompt
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import ConfigError, DataError, MissingExtra, RolloutError
 from holdfast.base.retries import PATIENCE, Retries
-from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.hf import HFPolicy
-from holdfast.model.policy import Completion, Policy, Request, StopReason, rollout_seed
-from holdfast.model.tokens import decode
+from holdfast.model.sampler.hf import HFPolicy
+from holdfast.model.sampler.policy import Completion, Policy, Request, StopReason, rollout_seed
+from holdfast.model.text.chat_template import ChatTemplate
+from holdfast.model.text.tokens import decode
 from holdfast.retrieval.types import Retriever
 from holdfast.tasks.questions import Example
 

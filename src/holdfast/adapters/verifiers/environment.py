@@ -19,7 +19,7 @@ from pydantic import Field
 from holdfast.adapters.host_tasks import HostTasks, open_host_tasks
 from holdfast.adapters.tool_session import ToolSession
 from holdfast.base.errors import RetrievalError
-from holdfast.model.tokens import encode
+from holdfast.model.text.tokens import encode
 
 
 class Question(vf.TaskData):

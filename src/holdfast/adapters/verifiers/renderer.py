@@ -20,8 +20,8 @@ from holdfast.agent.calling import Tool
 from holdfast.agent.template_format import read_format
 from holdfast.agent.tools import read_turn, result_ids, turn_ends
 from holdfast.agent.trajectory import Answer, Invalid
-from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.tokens import decode, encode
+from holdfast.model.text.chat_template import ChatTemplate
+from holdfast.model.text.tokens import decode, encode
 
 UNREADABLE = "unreadable"
 """The name of a call that cannot be read. There is no such tool, so the harness replies with the protocol's note."""

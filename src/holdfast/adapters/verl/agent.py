@@ -33,7 +33,7 @@ from uuid import uuid4
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from holdfast.agent.calling import begin
-from holdfast.agent.metrics import tool_series
+from holdfast.agent.metrics.rollouts import tool_series
 from holdfast.agent.protocol import SearchProtocol, render_prompt
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.state import RolloutState
@@ -41,9 +41,9 @@ from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.agent.trajectory import Search, Status, Trajectory
 from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.base.retries import PATIENCE
-from holdfast.model.chat_template import ChatTemplate, plain_prompt
-from holdfast.model.policy import Completion
-from holdfast.model.tokens import decode, encode, foreign, token_span
+from holdfast.model.sampler.policy import Completion
+from holdfast.model.text.chat_template import ChatTemplate, plain_prompt
+from holdfast.model.text.tokens import decode, encode, foreign, token_span
 from holdfast.retrieval.client import AsyncHTTPRetriever
 
 logger = logging.getLogger(__name__)

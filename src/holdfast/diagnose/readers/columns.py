@@ -299,7 +299,7 @@ def _in_order(steps: Ints, tally: Tally) -> Ints:
     if not damaged.any():
         return steps
     tally.add(
-        "{n rows} have a step that does not fit between its neighbours': it was read as the one missing there",
+        "the step of {n rows} does not fit between the steps beside it, and was read as the one missing there",
         count=int(damaged.sum()),
     )
     result = steps.copy()

@@ -18,7 +18,7 @@ from holdfast.agent.scheduler import Agent
 from holdfast.agent.trajectory import Trajectory, Turn
 from holdfast.base.errors import HoldfastError
 from holdfast.base.workers import Workers
-from holdfast.model.policy import Completion, Request
+from holdfast.model.sampler.policy import Completion, Request
 from holdfast.retrieval.server.batching import Overloaded
 from holdfast.retrieval.types import Document, Hit, Retriever
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.base.apart import TooCostly, apart
 from holdfast.base.errors import ConfigError
-from holdfast.model.tokens import encode, foreign_parts, without_marks
+from holdfast.model.text.tokens import encode, foreign_parts, without_marks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

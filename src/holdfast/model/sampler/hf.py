@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from holdfast.base.errors import ModelError
-from holdfast.model.cache import Batch, Row, SlotCache, SlotTable
-from holdfast.model.casting import CastWeights
-from holdfast.model.flash import FlashSlots, serves
-from holdfast.model.graphs import StepGraphs, rounded_rows
-from holdfast.model.last_layer import last_layer_where
-from holdfast.model.policy import Completion, Request, StopReason
-from holdfast.model.sampling import Sampled, check_sampling, counter_uniform, draw, pick_most_likely, seed_key
+from holdfast.model.passes.casting import CastWeights
+from holdfast.model.passes.last_layer import last_layer_where
+from holdfast.model.sampler.cache import Batch, Row, SlotCache, SlotTable
+from holdfast.model.sampler.flash import FlashSlots, serves
+from holdfast.model.sampler.graphs import StepGraphs, rounded_rows
+from holdfast.model.sampler.policy import Completion, Request, StopReason
+from holdfast.model.sampler.sampling import Sampled, check_sampling, counter_uniform, draw, pick_most_likely, seed_key
+from holdfast.model.sampler.turn_ends import StopTable
 from holdfast.model.support import (
     CACHE_CPU,
     avoid_cudnn_attention,
@@ -42,8 +43,7 @@ from holdfast.model.support import (
     whole_memory,
     worth_sharing,
 )
-from holdfast.model.tokens import common_prefix, decode
-from holdfast.model.turn_ends import StopTable
+from holdfast.model.text.tokens import common_prefix, decode
 
 _LONG = 128  # new tokens of a prefill; with fewer, leaving out most of the last layer costs more than it saves
 _PREFILL_SHARE = 8  # prefill once 1/8 as many rows wait as decode

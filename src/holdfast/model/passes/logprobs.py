@@ -3,7 +3,7 @@
 Four savings, none of them an approximation. Rows are padded on the right only and the model is causal, so no real token
 sees a padding token and no attention mask is needed. The vocabulary is projected only where a sampled token is
 predicted: prompts and observations, most of a search agent's tokens, never reach the output layer. What rows share is
-computed once (`holdfast.model.packed`); of rows that are not packed, the last layer computes only what is read.
+computed once (`holdfast.model.passes.packed`); of rows that are not packed, the last layer computes only what is read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from holdfast.model.last_layer import last_layer_where
-from holdfast.model.packed import ATTENTION, pack_where_worth
-from holdfast.model.sampling import SamplingMask, sampling_mask_ids
+from holdfast.model.passes.last_layer import last_layer_where
+from holdfast.model.passes.packed import ATTENTION, pack_where_worth
+from holdfast.model.sampler.sampling import SamplingMask, sampling_mask_ids
 from holdfast.model.support import CausalLM, attention_by
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch, sampling_log_mass
-from holdfast.agent.metrics import per_token_mean
+from holdfast.agent.metrics.rollouts import per_token_mean
 from holdfast.agent.trajectory import Group, with_tokens
 from holdfast.losses import drift_and_covariance
 

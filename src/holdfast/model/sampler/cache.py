@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from holdfast.model.policy import Request
-from holdfast.model.tokens import common_prefix
+from holdfast.model.sampler.policy import Request
+from holdfast.model.text.tokens import common_prefix
 
 if TYPE_CHECKING:
-    from holdfast.model.flash import FlashSlots
+    from holdfast.model.sampler.flash import FlashSlots
 
 _TOLERATED = 8  # idle slots among the decoding ones: up to 1/8 of these, before rows are moved
 

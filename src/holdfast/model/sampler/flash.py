@@ -5,7 +5,7 @@ begin, how many it sees, and which tokens are its queries: no mask, no repeated 
 step has one size for each number of rows, and its CUDA graph is captured once for a run. Storage, casts of the weights
 and graphs stay between batches of rollouts, where they are a small part of the card.
 
-PyTorch's own FlashAttention takes half precision alone. Other models have the cache of `holdfast.model.cache`.
+PyTorch's own FlashAttention takes half precision alone. Other models have the cache of `holdfast.model.sampler.cache`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from holdfast.model.cache import UNBOUNDED
-from holdfast.model.logprobs import project_only
+from holdfast.model.passes.logprobs import project_only
+from holdfast.model.sampler.cache import UNBOUNDED
 from holdfast.model.support import CausalLM, attention_by, decoder_layers, key_sizes, partial_attention, text_config
 
 _NAME = "holdfast_slots"

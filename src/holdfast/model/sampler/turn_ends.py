@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-from holdfast.model.cache import Row
-from holdfast.model.policy import StopReason
-from holdfast.model.tokens import REPLACEMENT, decode
+from holdfast.model.sampler.cache import Row
+from holdfast.model.sampler.policy import StopReason
+from holdfast.model.text.tokens import REPLACEMENT, decode
 
 END, MAYBE = 1, 2
 

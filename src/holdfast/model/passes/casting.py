@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.model.onednn import OneDNNLinear, prepared
+from holdfast.model.passes.onednn import OneDNNLinear, prepared
 
 
 class CastWeights:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.model.sampling import Sampled
+from holdfast.model.sampler.sampling import Sampled
 
 Advance = Callable[[Tensor], Sampled]
 """One step: moves the state of its rows on in place, `[values, R]`, and says what was sampled. It must not wait for the

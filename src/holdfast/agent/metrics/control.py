@@ -17,8 +17,8 @@ from torch import Tensor
 
 from holdfast.agent.protocol import ControlTags
 from holdfast.agent.trajectory import Trajectory, Turn
-from holdfast.model.sampling import SamplingMask
-from holdfast.model.tokens import char_lengths, decode, encode
+from holdfast.model.sampler.sampling import SamplingMask
+from holdfast.model.text.tokens import char_lengths, decode, encode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

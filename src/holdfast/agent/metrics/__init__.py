@@ -1,0 +1,1 @@
+"""What a step logs of its rollouts."""

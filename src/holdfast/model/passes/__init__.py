@@ -1,0 +1,1 @@
+"""Log-probs of given tokens, and what makes a pass over them cheaper."""

@@ -1,0 +1,1 @@
+"""Rollouts on one machine: requests to slots, slots to tokens."""
