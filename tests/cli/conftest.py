@@ -62,7 +62,7 @@ class FakeTrainer:
             run_dir=run_dir,
             seconds=83.0,
             steps=60,
-            verdict="Learned and held. Reward rose from 0.24 to 0.48.",
+            verdict="Learned, and stayed stable. Reward rose from 0.24 to 0.48.",
             before={"em": 0.2, "em_greedy": 0.4},
             after={"em": 0.45, "em_greedy": 0.39},
             split="test",

@@ -55,7 +55,7 @@ def listed(holdfast: Run, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_each_run_is_a_line_and_the_newest_comes_first(holdfast: Run) -> None:
-    make("older", ended="Learned and held. Reward rose.", hours_ago=2)
+    make("older", ended="Learned, and stayed stable. Reward rose.", hours_ago=2)
     make("extended", steps=11, ended="Fell. Reward fell.", hours_ago=1)  # its train.steps was raised afterwards
     model = make("start", steps=0, hours_ago=3) / "model"
     model.mkdir()

@@ -153,7 +153,7 @@ def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
 def test_closing(trainer: Any, holdfast: Run) -> None:
     text = holdfast("train").stdout
     assert "60 steps in 1 min 23 s\n" in text
-    assert "Learned and held. Reward rose from 0.24 to 0.48.\n" in text
+    assert "Learned, and stayed stable. Reward rose from 0.24 to 0.48.\n" in text
     rows = {line[:22].strip(): line[22:].split() for line in text.splitlines() if line.startswith("exact match")}
     # 0.45 - 0.2 = 0.25; 0.39 - 0.4 = -0.01
     assert rows["exact match, sampled"] == ["0.200", "0.450", "+0.250"]

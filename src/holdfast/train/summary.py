@@ -118,8 +118,8 @@ def verdict_of(
     `holdfast.diagnose.log.collapse` defines dropped, fell and collapsed. A run that fell and came back says both.
 
     >>> rows = [{"reward/mean": r, "displacement/correct": 0.01} for r in (.2, .3, .4, .5, .6, .7)]
-    >>> verdict_of(rows, {"em": 0.2, "em_greedy": 0.4}, {"em": 0.5, "em_greedy": 0.45}, "test")[:58]
-    'Learned and held. Reward went from 0.40 to 0.50 (peak 0.50'
+    >>> verdict_of(rows, {"em": 0.2, "em_greedy": 0.4}, {"em": 0.5, "em_greedy": 0.45}, "test")[:68]
+    'Learned, and stayed stable. Reward went from 0.40 to 0.50 (peak 0.50'
     """
     curve = curve_of([row["reward/mean"] for row in series if "reward/mean" in row])
     moved = [row["displacement/correct"] for row in series if "displacement/correct" in row]
@@ -177,9 +177,9 @@ def _reward(curve: Curve, gain: float | None) -> str:
     moved = {"rose": "rose", "declined": "fell"}.get(course_of(curve).word, "went")
     went = f"{moved} from {first:.2f} to {last:.2f}"
     if (last - first if gain is None else gain) > 0.02:
-        ended = "Learned and held."
+        ended = "Learned, and stayed stable."
     elif curve.short.lost[-1] >= DROPPED_SHARE:
         ended = "Ended lower, which may be chance."
     else:
-        ended = "Held, but learned little."
+        ended = "Stable, but learned little."
     return f"{ended} Reward {went} (peak {peak:.2f}, means of {window} steps)."
