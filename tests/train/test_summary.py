@@ -13,7 +13,9 @@ from holdfast.train.summary import samples_of, verdict_of
 BEFORE = {"em": 0.2, "em_greedy": 0.4}
 
 
-@pytest.mark.parametrize(("last", "headline"), [(0.6, "Learned, and stayed stable."), (0.21, "Stable, but learned little.")])
+@pytest.mark.parametrize(
+    ("last", "headline"), [(0.6, "Learned, and stayed stable."), (0.21, "Stable, but learned little.")]
+)
 def test_without_a_score_of_the_start_the_reward_says_what_was_learned(last: float, headline: str) -> None:
     rows = [{"reward/mean": r} for r in [0.2] * 5 + [last] * 10]
     said = verdict_of(rows, {}, {"em": 0.5, "em_greedy": 0.45}, "test")
@@ -50,7 +52,11 @@ def verdict(rewards: list[float], em: float = 0.5, moved: float | None = 0.01) -
 @pytest.mark.parametrize(
     ("rewards", "em", "headline"),
     [
-        ([0.2] * 5 + [0.6] * 10, 0.5, "Learned, and stayed stable. Reward went from 0.20 to 0.60 (peak 0.60, means of 5 steps)."),
+        (
+            [0.2] * 5 + [0.6] * 10,
+            0.5,
+            "Learned, and stayed stable. Reward went from 0.20 to 0.60 (peak 0.60, means of 5 steps).",
+        ),
         ([0.2] * 5 + [0.6] * 10, 0.21, "Stable, but learned little."),
         (
             [0.2] * 5 + [0.6] * 24 + [0.35] * 5,
@@ -65,7 +71,11 @@ def verdict(rewards: list[float], em: float = 0.5, moved: float | None = 0.01) -
             "Fell and came back. Reward fell from 0.60 to 0.10 and ended at 0.60 (0.20 at first, means of 5 steps).",
         ),
         ([0.2] * 5 + [0.6] * 60 + [0.1] * 5 + [0.42] * 60, 0.5, "Fell and came back in part. Reward fell from 0.60"),
-        ([0.1, 0.0, 0.1, 0.2, 0.0, 0.0, 0.0, 0.1, 0.0, 0.0] + [0.5] * 9, 0.5, "Learned, and stayed stable."),  # a rare reward
+        (
+            [0.1, 0.0, 0.1, 0.2, 0.0, 0.0, 0.0, 0.1, 0.0, 0.0] + [0.5] * 9,
+            0.5,
+            "Learned, and stayed stable.",
+        ),  # a rare reward
         ([-1.0] * 5 + [-0.2] * 9, 0.5, "Learned, and stayed stable. Reward rose from -1.00 to -0.20 (peak -0.20"),
         ([-1.0] * 5 + [0.5] * 9 + [-0.5] * 5, 0.5, "Fell."),
         ([0.6, 0.2] * 6 + [0.7, 0.1, 0.2, 0.3, 0.0], 0.2, "Ended lower, which may be chance. Reward went from 0.44 to"),
