@@ -19,7 +19,6 @@ from holdfast.diagnose.diagnose import diagnose as diagnosis_of
 from holdfast.diagnose.finding import as_json, to_text
 from holdfast.diagnose.markdown import as_markdown, comparison_as_markdown
 from holdfast.diagnose.readers.rollouts.files import Rollouts, rollouts_beside
-from holdfast.diagnose.report import reported, write_report
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.texts import text_findings
 
@@ -199,6 +198,8 @@ def _runs(sources: list[str] | None, command: str, names: list[str] | None, code
 
 
 def _write_page(page: Path, runs: list[Run]) -> None:
+    from holdfast.diagnose.report import reported, write_report  # most diagnoses write no page
+
     write_report(page, [reported(*run) for run in runs])
 
 

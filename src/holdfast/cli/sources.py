@@ -16,7 +16,6 @@ from holdfast.cli.runs import in_runs
 from holdfast.cli.terminal import err, program
 from holdfast.diagnose.readers import read_logs
 from holdfast.diagnose.readers.services import is_address
-from holdfast.diagnose.report import is_replaceable
 
 if TYPE_CHECKING:
     from holdfast.diagnose.log import Log
@@ -102,6 +101,8 @@ def _read(source: str, given: Mapping[str, str]) -> list[tuple[Log, Path | None]
 
 def check_page(page: Path, sources: Sequence[str] | None, option: str) -> None:
     """Raises `ConfigError` if the page would replace a log or another file."""
+    from holdfast.diagnose.report import is_replaceable
+
     paths = [path for source in sources or () if (path := path_of(source)) is not None]
     if any(path.resolve() == page.resolve() for path in paths):
         raise ConfigError(f"{option} {page}: the page would replace the log that it reports on; give another name")

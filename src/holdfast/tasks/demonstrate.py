@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.agent.observations import allot
@@ -88,17 +88,27 @@ def demonstrate(
     Answers are golden answers as they are written. Yes and no are left out: any passage may have these words.
     """
     rng = random.Random(f"demonstrations-{seed}")
+    return Demonstrations(*gathered(examples, lambda example: _turns(example, retriever, protocol, rng), rng, most))
+
+
+def gathered(
+    examples: Sequence[Example], rollout: Callable[[Example], list[Turn] | str], rng: random.Random, most: int | None
+) -> tuple[list[Text], dict[str, list[str]]]:
+    """Rows of the questions in random order, until there are `most`; and why the others have none, with the questions.
+
+    `rollout` gives the turns of a question, or the reason.
+    """
     rows: list[Text] = []
     left_out: defaultdict[str, list[str]] = defaultdict(list)
     for example in rng.sample(examples, len(examples)):
-        turns = _turns(example, retriever, protocol, rng)
+        turns = rollout(example)
         if isinstance(turns, str):
             left_out[turns].append(example.question)
         else:
             rows.append((example.question, turns))
         if len(rows) == most:
             break
-    return Demonstrations(rows, dict(left_out))
+    return rows, dict(left_out)
 
 
 def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng: random.Random) -> list[Turn] | str:

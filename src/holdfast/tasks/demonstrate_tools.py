@@ -32,7 +32,7 @@ from holdfast.base.scoring import exact_match
 from holdfast.base.stored import bounded_json
 from holdfast.base.thoughts import after_thought, thought_field, thoughts_in
 from holdfast.retrieval.types import Hit, Retriever
-from holdfast.tasks.demonstrate import Demonstrations
+from holdfast.tasks.demonstrate import Demonstrations, gathered
 from holdfast.tasks.demonstrations import Observed, Text, Turn, answered, called, text_of
 from holdfast.tasks.questions import Example
 
@@ -66,17 +66,13 @@ def demonstrate_by(
 
     Raises `ConfigError` for a script that fails, with its line, and for a call that no tool takes.
     """
-    rows: list[Text] = []
-    left_out: defaultdict[str, list[str]] = defaultdict(list)
-    for example in random.Random(f"demonstrations-{seed}").sample(examples, len(examples)):
-        turns = _scripted(script, example, retriever, protocol)
-        if isinstance(turns, str):
-            left_out[turns].append(example.question)
-        else:
-            rows.append((example.question, turns))
-        if len(rows) == most:
-            break
-    return Demonstrations(rows, dict(left_out), "Print what the script yields and gets for one question")
+    rows, left_out = gathered(
+        examples,
+        lambda example: _scripted(script, example, retriever, protocol),
+        random.Random(f"demonstrations-{seed}"),
+        most,
+    )
+    return Demonstrations(rows, left_out, "Print what the script yields and gets for one question")
 
 
 def _scripted(script: Script, example: Example, retriever: Retriever, protocol: SearchProtocol) -> list[Turn] | str:
