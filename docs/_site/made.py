@@ -11,7 +11,9 @@ from holdfast.base.tested import TESTED
 from holdfast.diagnose.diagnose import logged_by
 from holdfast.diagnose.log.glossary import METRICS
 from holdfast.diagnose.rules import RULES
-from holdfast.hosts import HOSTS, advice
+from holdfast.diagnose.rules.remedies import Remedy
+from holdfast.hosts import HOSTS, advice, words
+from holdfast.hosts.ours import OURS
 from holdfast.methods.registry import METHODS, Method, series
 from holdfast.recipe import load
 
@@ -94,16 +96,39 @@ def section(code: str) -> str:
     figure = DOCS / "figures" / f"{code.lower()}.svg"
     lines = [f"### {_title(code)}", "", f"{rule.meaning} {rule.impact}", ""]
     if figure.is_file():
-        lines += [f"![{rule.title}, in a recorded run](../figures/{figure.name})", ""]
-    lines += [f"* **Needs** {needs}."]
-    lines += [f"* **Change.** {rule.remedy['unknown']}"]
-    lines += [
-        f"* **In {name}.** {', '.join(named)}"
-        for name, host in (("holdfast", "holdfast"), ("TRL", "trl"), ("verl", "verl"))
-        if (named := dict.fromkeys(re.findall(r"`[^`]+`", rule.remedy[host])))
-    ]
+        lines += [f"![{rule.title}](../figures/{figure.name})", ""]
+    first = next(other for other in RULES if RULES[other].remedy["unknown"] == rule.remedy["unknown"])
+    change = rule.remedy["unknown"] if first == code else f"As for [{first}](#{_anchor(first)})."
+    lines += [f"* **Needs** {needs}.", f"* **Change.** {change}"]
+    if first == code:
+        lines += [f"* **In {name}.** {own}" for name, host in NAMES.items() if (own := only_for(rule.remedy, host))]
     lines += [f"* **Known problems.** {rule.limitations}", ""]
     return "\n".join(lines)
+
+
+NAMES = {"holdfast": "holdfast", "TRL": "trl", "verl": "verl"}
+SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")
+SETTINGS = re.compile(r" \((?:`[^`]+`(?:, )?)+\)")
+
+
+def only_for(remedy: Remedy, host: str) -> str:
+    """The sentences of a remedy that only one host has: others differ by the names of settings, which a table has."""
+    common = remedy["unknown"]
+    return " ".join(said for said in SENTENCE.split(remedy[host]) if SETTINGS.sub("", said) not in common)
+
+
+def settings_by_trainer() -> str:
+    """What each host calls the settings that remedies name."""
+    rows = ["| in these texts | " + " | ".join(NAMES) + " |", "|---|" + "---|" * len(NAMES)]
+    for phrase in filter(is_advised, OURS.words):
+        found = [", ".join(f"`{name}`" for name in words(host, phrase)) or "–" for host in NAMES.values()]
+        rows.append(f"| {phrase} | {' | '.join(found)} |")
+    return "\n".join(rows) + "\n"
+
+
+def is_advised(phrase: str) -> bool:
+    """Whether the remedy of a rule names a setting by a phrase."""
+    return any(f"{phrase} (`" in rule.remedy[host] for rule in RULES.values() for host in NAMES.values())
 
 
 # ---- methods.md and metrics.md
@@ -151,7 +176,11 @@ def tested() -> str:
 # ---- all of them
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "codes.md": {"table": decidable, "codes": lambda: "\n".join(map(section, RULES))},
+    "codes.md": {
+        "table": decidable,
+        "words": settings_by_trainer,
+        "codes": lambda: "\n".join(map(section, RULES)),
+    },
     "methods.md": {"methods": methods},
     "metrics.md": {"glossary": glossary},
     "hosts.md": {"tested": tested},

@@ -30,6 +30,8 @@ NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+OF_VERL = re.compile(r"^\* \*\*In verl\.[^\n]*|<!-- words: made .*?<!-- end of words -->", re.M | re.S)
+"""Where codes.md has verl's settings, some of which begin like ours."""
 SECTIONS = set(Config.model_fields)
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.is_file())
 OF_OTHERS = {"openai", "openenv", "trl", "unsloth", "verl"}
@@ -84,7 +86,7 @@ def unknown_settings(page: Path) -> list[str]:
     """Dotted names in inline code that begin like a setting and are none."""
     known = {*setting_names(), *SECTIONS, *(name.rpartition(".")[0] for name in setting_names())}
     unknown = []
-    ours = re.sub(r"^\* \*\*In verl\..*$", "", prose(page), flags=re.M)  # held to verl's in test_texts.py
+    ours = OF_VERL.sub("", prose(page))
     for code in re.findall(r"`([^`\n]+)`", ours):
         name = code.partition("=")[0].strip().removeprefix("--")
         head, _, last = name.partition(".")
