@@ -54,11 +54,11 @@ def sender() -> Iterator[Sender]:
         server.shutdown()
 
 
-def call(sender: Sender, *, seconds: float = 20.0, most: int = MAX_BYTES) -> Answer:
+def call(sender: Sender, *, seconds: float = 20.0, max_bytes: int = MAX_BYTES) -> Answer:
     url = f"http://127.0.0.1:{sender.server_address[1]}/x?key=hidden"
     loop = LoopThread("test")
     try:
-        return loop.run(HTTPClient(url, secret=SECRET).exchange("GET", url, seconds=seconds, most=most))
+        return loop.run(HTTPClient(url, secret=SECRET).exchange("GET", url, seconds=seconds, max_bytes=max_bytes))
     finally:
         loop.close()
 
@@ -125,7 +125,7 @@ def test_what_is_an_answer(sender: Sender) -> None:
     sender.parts = (OK + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(b'{"a": 1}'),)
     assert call(sender).json() == {"a": 1}
     sender.parts = (b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\n\r\n" + b"x" * 100,)
-    answer = call(sender, most=9)
+    answer = call(sender, max_bytes=9)
     assert (answer.status, answer.retry_after, answer.body) == (503, 7.0, b"x" * 9)  # only quoted, so it may be cut
     sender.parts = (b"HTTP/1.1 302 Found\r\nLocation: http://h/\r\n\r\n",)
     assert call(sender).quoted() == "a redirect to http://h/"
@@ -175,7 +175,7 @@ def test_a_wait_is_bounded(header: str, least: float, most: float) -> None:
 def test_a_key_that_the_server_repeats_is_not_shown(said: str) -> None:
     answer = Answer("http://h", 401, f"\x1b[31mwrong key {said}!".encode(), secrets=[SECRET])
     assert answer.quoted() == "?[31mwrong key ***!" or said.startswith("x")
-    assert SECRET not in answer.quoted(said, most=10**6) + repr(answer)
+    assert SECRET not in answer.quoted(said, max_chars=10**6) + repr(answer)
 
 
 @pytest.mark.parametrize(

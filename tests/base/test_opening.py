@@ -50,7 +50,7 @@ def test_a_text_is_the_same_however_it_is_stored(tmp_path, pack, encoding) -> No
 
 @pytest.mark.parametrize("block", [3, 7, 1000])
 def test_a_line_without_an_end_is_passed_over_and_takes_no_memory(tmp_path, monkeypatch, block) -> None:
-    monkeypatch.setattr(opening, "LONGEST", 50)
+    monkeypatch.setattr(opening, "MAX_LINE", 50)
     monkeypatch.setattr(opening, "BLOCK", block)
     path, long = tmp_path / "text", list[int]()
     path.write_bytes(b"a\n" + b"b" * 51 + b"\n" + b"c" * 49 + b"\n\n" + b"d" * 500)

@@ -194,7 +194,7 @@ def test_bytes_that_are_no_text_spoil_their_line_only(tmp_path: Path) -> None:
 
 
 def test_lines_longer_than_memory_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "LONGEST", 1000)
+    monkeypatch.setattr(opening, "MAX_LINE", 1000)
     monkeypatch.setattr(opening, "BLOCK", 300)
     long = json.dumps({"step": 3, "data": {"x": "y" * 5000}}) + "\n"
     log = read_log(written(tmp_path, PLAIN + long + verl((4, {"actor/entropy": 1.0})) + "z" * 3000))

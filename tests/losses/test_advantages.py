@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.losses import group_advantages, reinforce_advantages, token_rewards, whiten
-from holdfast.losses.advantages import LARGEST_REWARD as LARGEST
+from holdfast.losses.advantages import MAX_REWARD
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 2e15, -3e38])
@@ -31,7 +31,7 @@ def test_a_reward_that_is_no_number_is_refused_unless_its_row_is_not_valid(rewar
 def test_the_largest_rewards_give_the_advantages_of_ones(size):
     ones = torch.tensor([1.0] + [-1.0] * (size - 1))
     ids = torch.zeros(size, dtype=torch.long)
-    large, small = group_advantages(ones * LARGEST, ids), group_advantages(ones, ids)
+    large, small = group_advantages(ones * MAX_REWARD, ids), group_advantages(ones, ids)
     torch.testing.assert_close(large, small, rtol=0.01, atol=0)  # float32 rounds the mean
 
 

@@ -224,7 +224,7 @@ class JudgeClient:
             content=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
             seconds=_SECONDS,
-            most=_MOST_BYTES,
+            max_bytes=_MOST_BYTES,
         )
 
     def _adapt(self, answer: Answer) -> bool:

@@ -19,7 +19,7 @@ from holdfast.agent.trajectory import Answer, Invalid, Trajectory, Turn
 from holdfast.base.errors import ConfigError
 from holdfast.base.importing import import_named, running
 from holdfast.base.scoring import exact_match, f1, in_passages
-from holdfast.base.section import LARGEST
+from holdfast.base.section import MAX_NUMBER
 
 EM: Mapping[str, float] = {"em": 1.0}
 """The published reward of Search-R1 and LLDS: exact match and nothing else. SAPO's is token F1, `{"f1": 1.0}`."""
@@ -105,11 +105,11 @@ def _value(name: str, trajectory: Trajectory, golds: Sequence[str]) -> float:
 
 
 # Of a weight, a part or a reward: advantages square rewards, in float32.
-_NUMBER = f"a finite number, at most {LARGEST:g} in size"
+_NUMBER = f"a finite number, at most {MAX_NUMBER:g} in size"
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) <= LARGEST
+    return isinstance(value, int | float) and abs(value) <= MAX_NUMBER
 
 
 def check_weights(weights: Mapping[str, float]) -> None:

@@ -27,9 +27,9 @@ from holdfast.base.errors import ConfigError, MissingExtra
 MAX_BYTES = 16 * 2**20
 """The longest body that is read: 16,000 passages of wiki-18. In memory its text may take four times as much."""
 _MAX_PARTS = 2**19  # brackets and commas of a JSON text: a value takes up to 200 bytes in memory
-_DEEPEST = 64  # brackets around a value of a JSON text
-_LONGEST_NUMBER = 400  # characters
-_LONGEST_WAIT = 366 * 86_400.0
+_MAX_DEPTH = 64  # brackets around a value of a JSON text
+_MAX_DIGITS = 400  # characters
+_MAX_WAIT = 366 * 86_400.0
 _CONNECT_SECONDS = 15.0
 _SHOWN = 160  # characters of a server's text that an error quotes
 _NO_MARKS = bytes(set(range(256)) - set(b'"[]{},'))
@@ -60,19 +60,19 @@ class Answer:
                 seconds = parsedate_to_datetime(header).timestamp() - time.time()
             except (ValueError, OverflowError):  # no date, or one that no calendar has
                 return 0.0
-        return min(max(seconds, 0.0), _LONGEST_WAIT) if math.isfinite(seconds) else 0.0
+        return min(max(seconds, 0.0), _MAX_WAIT) if math.isfinite(seconds) else 0.0
 
     def json(self) -> Any:
         """The value of the body, see `read_json`."""
         return read_json(self.body)
 
-    def quoted(self, text: str | None = None, most: int = _SHOWN) -> str:
+    def quoted(self, text: str | None = None, max_chars: int = _SHOWN) -> str:
         """The beginning of a text that the server sent (of the body, if None is given) for an error sentence: in one
         line that any terminal can show, without the keys of the request."""
         if text is None:
             elsewhere = self.headers.get("location")
             text = f"a redirect to {elsewhere}" if elsewhere else self.body[: 2**16].decode("utf-8", "replace")
-        return shown(without_secrets(text[: 2**16], self.secrets), most)
+        return shown(without_secrets(text[: 2**16], self.secrets), max_chars)
 
 
 class HTTPClient:
@@ -118,13 +118,13 @@ class HTTPClient:
         seconds: float,
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        most: int = MAX_BYTES,
+        max_bytes: int = MAX_BYTES,
     ) -> Answer:
         """The answer to one request, after `seconds` at most, from connecting to the last byte. Redirects are not
-        followed. A body of another status than 200 is cut at `most` bytes.
+        followed. A body of another status than 200 is cut at `max_bytes`.
 
         Raises `TimeoutError`; `ConnectionError` when the server cannot be reached or does not speak HTTP; `ValueError`
-        for a body of more than `most` bytes, also when it was sent compressed. All are sentences with the address.
+        for a body of more than `max_bytes`, also when it was sent compressed. All are sentences with the address.
         """
         where = url.partition("?")[0]
         request = {"content": content, "headers": {**self._headers, **(headers or {})}}
@@ -134,7 +134,7 @@ class HTTPClient:
                 self._open() as client,
                 client.stream(method, url, **request) as response,
             ):
-                body, whole = await _read(response, most)
+                body, whole = await _read(response, max_bytes)
         except TimeoutError:
             raise TimeoutError(f"{where} did not answer within {seconds:g} seconds") from None
         except Exception as error:  # httpx and what is below it raise many kinds, some with text of the server
@@ -142,20 +142,20 @@ class HTTPClient:
             reason = shown(without_secrets(reason, self._secrets))
             raise ConnectionError(f"{where} cannot be reached ({reason})") from None
         if response.status_code == 200 and not whole:
-            raise ValueError(f"{where} sent more than {most / 2**20:.3g} MiB")
+            raise ValueError(f"{where} sent more than {max_bytes / 2**20:.3g} MiB")
         return Answer(where, response.status_code, body, response.headers, self._secrets)
 
 
-async def _read(response: Any, most: int) -> tuple[bytes, bool]:
-    """(At most `most` bytes of a body, whether that is all). Some servers compress it although nobody asked for it."""
+async def _read(response: Any, max_bytes: int) -> tuple[bytes, bool]:
+    """(At most `max_bytes` of a body, whether that is all). Some servers compress it although nobody asked for it."""
     encoding = response.headers.get("content-encoding", "").strip().lower()
     unpack = zlib.decompressobj(wbits=47) if encoding in ("gzip", "x-gzip", "deflate") else None
     body, received = bytearray(), 0
     async for part in response.aiter_raw():
         received += len(part)
-        body += part if unpack is None else unpack.decompress(part, most + 1 - len(body))
-        if max(received, len(body)) > most:
-            return bytes(body[:most]), False
+        body += part if unpack is None else unpack.decompress(part, max_bytes + 1 - len(body))
+        if max(received, len(body)) > max_bytes:
+            return bytes(body[:max_bytes]), False
     return bytes(body), True
 
 
@@ -170,7 +170,7 @@ def read_json(body: bytes) -> Any:
         marks = b"".join(marks.split(b'"')[::2])
     if len(marks) > _MAX_PARTS:
         raise ValueError("JSON of too many values")
-    if max(accumulate(_STEPS[mark] for mark in marks), default=0) > _DEEPEST:
+    if max(accumulate(_STEPS[mark] for mark in marks), default=0) > _MAX_DEPTH:
         raise ValueError("JSON that is nested too deeply")
     try:
         text = body.decode("utf-8-sig")
@@ -181,7 +181,7 @@ def read_json(body: bytes) -> Any:
 
 def _number(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     def read(text: str) -> Any:
-        if len(text) > _LONGEST_NUMBER or not math.isfinite(float(text)):
+        if len(text) > _MAX_DIGITS or not math.isfinite(float(text)):
             raise ValueError("JSON with a number that is not finite")
         return kind(text)
 
@@ -197,14 +197,14 @@ def whole_characters(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def shown(text: str, most: int = _SHOWN) -> str:
+def shown(text: str, max_chars: int = _SHOWN) -> str:
     """The text in one line that any terminal can show.
 
     >>> shown("a\\n b\\x1b[31m"), shown("")
     ('a b?[31m', 'an empty answer')
     """
     text = " ".join("".join(c if c.isprintable() or c.isspace() else "?" for c in text).split())
-    return (text[:most] + " …" if len(text) > most else text) or "an empty answer"
+    return (text[:max_chars] + " …" if len(text) > max_chars else text) or "an empty answer"
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.base.errors import DataError
 from holdfast.base.files import replacing, size_text
-from holdfast.base.opening import LONGEST, lines
+from holdfast.base.opening import MAX_LINE, lines
 from holdfast.base.stored import bounded_json
 
 
@@ -127,8 +127,8 @@ class Judge:
         self.report(Skipped(path=self._path, line=line, field=bad.field, reason=bad.reason))
 
     def skip_long(self, line: int) -> None:
-        """Count and report a line of more than `LONGEST` bytes."""
-        self.skip(line, BadField("row", f"has more than {size_text(LONGEST)}"))
+        """Count and report a line of more than `MAX_LINE` bytes."""
+        self.skip(line, BadField("row", f"has more than {size_text(MAX_LINE)}"))
 
     def report(self, skip: Skipped) -> None:
         """Count and report what cannot be used. Raises `DataError` after many without one that can."""

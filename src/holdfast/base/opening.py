@@ -24,7 +24,7 @@ from holdfast.base.files import UNWRITABLE, size_text
 
 BLOCK = 1 << 17
 """Bytes read at a time."""
-LONGEST = 1 << 24
+MAX_LINE = 1 << 24
 """Bytes of the longest line or record that is read. A row of questions or of a log has some kilobytes."""
 MAX_UNPACKED = 200
 """How many times its own size a file may unpack to. Logs and texts reach 5 to 50."""
@@ -152,7 +152,7 @@ def beginning(path: Path, size: int, on_damage: Callable[[], None] | None = None
 def lines(
     path: Path, on_long: Callable[[int], None], on_damage: Callable[[], None] | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """(number from 1, line with its end) of `blocks`. A line of more than `LONGEST` bytes goes to `on_long` by its
+    """(number from 1, line with its end) of `blocks`. A line of more than `MAX_LINE` bytes goes to `on_long` by its
     number, and is b"" here."""
     number, size = 1, 0
     parts: list[bytes] = []  # joined once: a line of many blocks would be copied for each
@@ -160,14 +160,14 @@ def lines(
         for part in BytesIO(block):
             size += len(part)
             parts.append(part)
-            if size > LONGEST:
+            if size > MAX_LINE:
                 parts.clear()
             if part.endswith(b"\n"):
-                if size > LONGEST:
+                if size > MAX_LINE:
                     on_long(number)
                 yield number, b"".join(parts)
                 number, size, parts = number + 1, 0, []
-    if size > LONGEST:
+    if size > MAX_LINE:
         on_long(number)
     elif size:
         yield number, b"".join(parts)

@@ -21,7 +21,7 @@ from holdfast.base.section import (
     setting_names,
 )
 
-_LONGEST = 120
+_MAX_SHOWN = 120
 
 # Names of settings in other toolkits. They are suggested, never accepted.
 _ELSEWHERE = {
@@ -98,7 +98,7 @@ def explain_call(errors: Iterable[Any], section: Root) -> str:
 def _brief(value: Any) -> str:
     """A value for a sentence, at most 120 letters of it."""
     text = as_toml(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def _by_name(errors: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:

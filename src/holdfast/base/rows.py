@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField, Judge, Skipped, json_kind, objects
-from holdfast.base.opening import LONGEST, beginning, blocks, lines
+from holdfast.base.opening import MAX_LINE, beginning, blocks, lines
 from holdfast.base.parquet import count_parquet_rows, parquet_rows
 from holdfast.base.stored import bounded
 
@@ -167,7 +167,7 @@ def _array(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, dict[st
 def _more(parts: Iterator[str], size: int) -> str:
     """As many characters again as an element that is not whole has, so that the work is linear; none at its limit."""
     more: list[str] = []
-    left = max(size, 1) if size < LONGEST else 0
+    left = max(size, 1) if size < MAX_LINE else 0
     while left > 0 and (part := next(parts, "")):
         more.append(part)
         left -= len(part)
@@ -194,7 +194,7 @@ def _cells(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, list[st
     first = next((line for line in numbered if line[1].strip()), (1, b""))
     delimiter = max(",;\t", key=lambda mark: first[1].count(mark.encode())) if is_csv else "\t"
     text = _Text(chain([first], numbered), _MAX_ROW if is_csv else 0)
-    csv.field_size_limit(_MAX_ROW + LONGEST)
+    csv.field_size_limit(_MAX_ROW + MAX_LINE)
     reader = csv.reader(text, delimiter=delimiter, strict=is_csv)
     while True:
         text.begin()
@@ -223,8 +223,8 @@ def _cells(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, list[st
 class _Text:
     """Lines for the csv module, which takes one for a row, and more while a quote is open."""
 
-    def __init__(self, numbered: Iterator[tuple[int, bytes]], most: int) -> None:
-        self._numbered, self._most = numbered, most
+    def __init__(self, numbered: Iterator[tuple[int, bytes]], max_bytes: int) -> None:
+        self._numbered, self._max_bytes = numbered, max_bytes
         self._again = deque[tuple[int, bytes]]()
         self.begin()
 
@@ -233,7 +233,7 @@ class _Text:
         self.taken = list[tuple[int, bytes]]()
         """Its lines so far."""
         self.wants_more = False
-        """Whether it would take more lines than there are, or more bytes than `most`."""
+        """Whether it would take more lines than there are, or more bytes than `max_bytes`."""
         self._size = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -241,7 +241,7 @@ class _Text:
 
     def __next__(self) -> str:
         following = None
-        if not self.taken or self._size <= self._most:
+        if not self.taken or self._size <= self._max_bytes:
             following = self._again.popleft() if self._again else next(self._numbered, None)
         if following is None:
             self.wants_more = bool(self.taken)

@@ -38,7 +38,7 @@ FINAL_EVALUATION = "final_evaluation.json"
 """State of a final evaluation that is not finished."""
 MODEL = "model"
 KEPT = "kept.jsonl"
-_HEAD, _LONGEST_HEAD = "# recipe: ", 4096
+_HEAD, _MAX_HEAD = "# recipe: ", 4096
 _CHECKPOINTS, _STEP = "checkpoints", "step-"
 CHECKSUMS = "checksums.json"
 """In a checkpoint: written last."""
@@ -61,7 +61,7 @@ def recipe_name(run_dir: Path) -> str | None:
     """What the command line called the recipe of a run; None if its config.toml does not say."""
     try:
         with (run_dir / CONFIG).open(encoding="utf-8", errors="replace") as file:
-            line = file.readline(_LONGEST_HEAD)
+            line = file.readline(_MAX_HEAD)
     except OSError:
         return None
     return line.removeprefix(_HEAD).rstrip("\n") if line.startswith(_HEAD) else None

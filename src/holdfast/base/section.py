@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-LARGEST = 1e15
+MAX_NUMBER = 1e15
 """Largest float of a setting, and largest reward. Products of larger ones overflow the float32 of a model."""
 
 
@@ -72,8 +72,8 @@ class Section(BaseModel):
         for part in _leaves(value):
             if isinstance(part, int) and not -(2**63) <= part < 2**63:
                 raise ValueError("must be a whole number of 64 bits")
-            if isinstance(part, float) and abs(part) > LARGEST:
-                raise ValueError(f"must be a number between -{LARGEST:g} and {LARGEST:g}")
+            if isinstance(part, float) and abs(part) > MAX_NUMBER:
+                raise ValueError(f"must be a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}")
             if isinstance(part, str) and ("\0" in part or any("\ud800" <= letter <= "\udfff" for letter in part)):
                 raise ValueError("must be a UTF-8 string without NUL")
         return value

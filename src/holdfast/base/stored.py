@@ -15,7 +15,7 @@ from holdfast.base.files import size_text
 T = TypeVar("T")
 MAX_BYTES = 2**26
 _MAX_TOML = 2**20
-_DEEPEST = 64
+_MAX_DEPTH = 64
 """Levels of lists and tables. Ours have ten at most, and code that walks through thousands runs out of stack."""
 
 _MAX_BRACKETS = 1_000_000
@@ -33,15 +33,15 @@ def bounded_json(text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     # Most texts have too few brackets to be deep, and need no walk.
-    return value if brackets <= _DEEPEST else bounded(value)
+    return value if brackets <= _MAX_DEPTH else bounded(value)
 
 
-def read_json(path: Path, error: type[HoldfastError], remedy: str, *, most: int = MAX_BYTES) -> Any:
-    """The value of a JSON file of at most `most` bytes.
+def read_json(path: Path, error: type[HoldfastError], remedy: str, *, max_bytes: int = MAX_BYTES) -> Any:
+    """The value of a JSON file of at most `max_bytes`.
 
     Raises `error`, with the path, the reason, and `remedy` (what to do, without a full stop), whatever is wrong.
     """
-    return _read(path, "JSON", bounded_json, error, remedy, most)
+    return _read(path, "JSON", bounded_json, error, remedy, max_bytes)
 
 
 def read_object(path: Path, error: type[HoldfastError], remedy: str, **needs: type) -> dict[str, Any]:
@@ -59,14 +59,16 @@ def read_toml(path: Path, error: type[HoldfastError], remedy: str) -> dict[str, 
     return _read(path, "TOML", lambda text: bounded(tomllib.loads(text)), error, remedy, _MAX_TOML)
 
 
-def _read(path: Path, form: str, parse: Callable[[str], T], error: type[HoldfastError], remedy: str, most: int) -> T:
+def _read(
+    path: Path, form: str, parse: Callable[[str], T], error: type[HoldfastError], remedy: str, max_bytes: int
+) -> T:
     if exists(path) and not isfile(path):  # a device may have no end, a pipe no writer
         raise error(f"{path} is not a regular file; {remedy}")
     try:
         with path.open("rb") as file:
-            content = file.read(most + 1)
-        if len(content) > most:
-            raise ValueError(f"it has more than {size_text(most)}")
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise ValueError(f"it has more than {size_text(max_bytes)}")
         return parse(content.decode("utf-8-sig"))
     except FileNotFoundError:
         raise error(f"{path} does not exist; {remedy}") from None
@@ -81,7 +83,7 @@ def _read(path: Path, form: str, parse: Callable[[str], T], error: type[Holdfast
 def bounded(value: Any) -> Any:
     """The value. Raises `ValueError` where it is nested too deeply."""
     level = [value] if isinstance(value, dict | list) else []
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         inner = [item for box in level for item in (box.values() if isinstance(box, dict) else box)]
         level = [item for item in inner if isinstance(item, dict | list)]
         if not level:

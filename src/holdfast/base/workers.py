@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 class Workers:
-    """At most `most` threads, started as calls come. The standard library's pool joins its threads at exit: Ctrl-C
+    """At most `count` threads, started as calls come. The standard library's pool joins its threads at exit: Ctrl-C
     would wait for the slowest call, minutes at a server that hangs."""
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
+    def __init__(self, count: int, name: str) -> None:
+        self._count, self._name = count, name
         self._threads: list[Thread] = []
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.closed = Event()
@@ -38,7 +38,7 @@ class Workers:
                     future.set_exception(error)
 
         self._calls.put(run)
-        if len(self._threads) < self._most:
+        if len(self._threads) < self._count:
             self._threads.append(Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True))
             self._threads[-1].start()
         return future

@@ -27,8 +27,8 @@ _SCREEN = 24
 _PROMPT = 1
 """Rows of the prompt that follows."""
 _TITLE = 8
-_MOST_REASONS = 3
-_MOST_READING_NOTES = 2
+_MAX_REASONS = 3
+_MAX_READING_NOTES = 2
 """Notes on reading that are shown without --verbose, if there is room."""
 
 
@@ -47,7 +47,7 @@ def _screen(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
     room = max(_SCREEN, console.height if console.is_terminal else 0) - _PROMPT
     findings = diagnosis.findings
     full, title = ((), "found") if diagnosis.verdict.reasons else (findings[:1], "then")
-    for reading_notes in (_MOST_READING_NOTES, 0):
+    for reading_notes in (_MAX_READING_NOTES, 0):
         lines = _head(console, log, diagnosis, reading_notes) + _texts(console, diagnosis) + _findings(console, full)
         named = _named(console, title, findings[len(full) :]) + _named(console, "note", diagnosis.notes)
         lines += ([Text()] if findings and named else []) + named + _last(diagnosis, is_whole=findings == full)
@@ -61,9 +61,9 @@ def _screen(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
         + last
     )
     body = _findings(console, full, brief=True)
-    most = max(room - len(head) - len(last), 1)
-    if len(body) > most:  # a long remedy
-        body = [*body[: most - 1], body[most - 1] + " …"]
+    fitting = max(room - len(head) - len(last), 1)
+    if len(body) > fitting:  # a long remedy
+        body = [*body[: fitting - 1], body[fitting - 1] + " …"]
     return head + body + last
 
 
@@ -99,7 +99,7 @@ def _why(console: Console, verdict: Verdict) -> list[Text]:
     """Why a run does not learn, what to change first, and what to log where that cannot be told."""
     if verdict.word not in NOT_LEARNING:
         return []
-    shown = [f"{reason.code}: {reason.summary}" for reason in verdict.reasons[:_MOST_REASONS]]
+    shown = [f"{reason.code}: {reason.summary}" for reason in verdict.reasons[:_MAX_REASONS]]
     lines = [line for said in shown for line in _entry(console, "why", said)]
     lines += _entry(console, "change", verdict.change) if verdict.reasons else []
     return lines + (_entry(console, "log", verdict.log) if verdict.log else [])
@@ -191,7 +191,7 @@ def _last(diagnosis: Diagnosis, *, is_whole: bool) -> list[Text]:
 
 # ---- two runs
 
-_MOST_DIFFERENCES = 12
+_MAX_DIFFERENCES = 12
 """Settings, and series, that are listed without --verbose."""
 
 
@@ -207,7 +207,7 @@ def show_differences(
     settings = [(s.name, "–" if s.a is None else s.a, "–" if s.b is None else s.b) for s in comparison.settings]
     series = [(f"step {d.step}  {d.series}", f"{d.a:.3g}", f"{d.b:.3g}") for d in comparison.differences]
     for title, rows in (("Settings that differ", settings), ("Series that differ, by step", series)):
-        _columns(console, title, rows if verbose else rows[:_MOST_DIFFERENCES], left=len(rows))
+        _columns(console, title, rows if verbose else rows[:_MAX_DIFFERENCES], left=len(rows))
     console.print()
     console.print(Text("Findings", "bold"))
     for letter, (_, diagnosis) in zip("AB", runs, strict=True):

@@ -189,7 +189,7 @@ class OpenAIPolicy:
             content=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
             seconds=self._timeout,
-            most=_MOST_BYTES + _MOST_BYTES_PER_TOKEN * body[self._limit],
+            max_bytes=_MOST_BYTES + _MOST_BYTES_PER_TOKEN * body[self._limit],
         )
 
     def _body(self, request: Request, most: int) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def _entries(listing: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _listed(names: Sequence[str], answer: Answer, of: int | None = None) -> str:
-    shown = answer.quoted(", ".join(names[:_SHOWN]), most=_SHOWN * _LONGEST_NAME)
+    shown = answer.quoted(", ".join(names[:_SHOWN]), max_chars=_SHOWN * _LONGEST_NAME)
     more = max(of or 0, len(names)) - min(len(names), _SHOWN)
     return f"{shown} and {more} more" if more else shown
 

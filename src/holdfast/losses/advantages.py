@@ -9,7 +9,7 @@ from torch import Tensor
 
 from holdfast.losses._tensors import check_tensor, upcast
 
-LARGEST_REWARD = 1e15
+MAX_REWARD = 1e15
 """Squares of a larger reward, added up over a group, would overflow float32."""
 
 
@@ -146,11 +146,11 @@ def _check(rewards: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"valid must be bool of shape {list(rewards.shape)}, not {valid.dtype} of shape {list(valid.shape)}"
         )
-    bad = (valid & ~(upcast(rewards).abs() <= LARGEST_REWARD)).nonzero()
+    bad = (valid & ~(upcast(rewards).abs() <= MAX_REWARD)).nonzero()
     if len(bad):
         row = int(bad[0])
         raise ValueError(
             f"rewards[{row}] = {float(rewards[row])}, which gives no advantage: it must be between "
-            f"-{LARGEST_REWARD:g} and {LARGEST_REWARD:g}. Rollouts whose reward is not known must not be `valid`"
+            f"-{MAX_REWARD:g} and {MAX_REWARD:g}. Rollouts whose reward is not known must not be `valid`"
         )
     return upcast(rewards.detach()), valid

@@ -44,7 +44,7 @@ from holdfast.methods.registry import (
     VarianceFilter,
 )
 
-_LARGEST_RATIO = 1e4
+_MAX_RATIO = 1e4
 """prime-rl's bound of IPO's ratio."""
 _SLACK = 0.01
 """RAGEN-2's `selection_eps`: the sum may miss its share by this much."""
@@ -177,7 +177,7 @@ class _IPO(Operation):
     def on_old_policy(self, micro: TokenBatch) -> TokenBatch:
         """With old policy / sampler, which makes the ratio of the loss, policy / old policy, one to the sampler."""
         assert micro.old_logprobs is not None and micro.sampler_logprobs is not None
-        return micro.weighted((micro.old_logprobs - micro.sampler_logprobs).exp().clamp(max=_LARGEST_RATIO))
+        return micro.weighted((micro.old_logprobs - micro.sampler_logprobs).exp().clamp(max=_MAX_RATIO))
 
     def keeps(self, micro: TokenBatch, logprobs: Tensor) -> Tensor:
         """Tokens that have not moved too far."""

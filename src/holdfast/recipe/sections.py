@@ -21,7 +21,7 @@ from holdfast.methods.registry import Methods
 from holdfast.retrieval.corpus import FIELDS as PASSAGE_FIELDS
 from holdfast.retrieval.wire import retrieve_url
 
-LONGEST_NAME = 200
+MAX_NAME_BYTES = 200
 """Bytes. File systems allow 255, and other names begin with this one."""
 NAME_SIGNS = " ._-+=,@()"
 """What a name may have besides letters and digits: nothing that ends a quote, or begins a path or a reference."""
@@ -56,10 +56,10 @@ class Run(Section):
                 f"letter or a digit, use letters, digits, blanks and {NAME_SIGNS.strip()}, and set run.dir to choose "
                 "the parent folder"
             )
-        elif len(name.encode()) > LONGEST_NAME:
+        elif len(name.encode()) > MAX_NAME_BYTES:
             yield (
                 f"run.name has {len(name.encode())} bytes, which is too long for a folder name; use at most "
-                f"{LONGEST_NAME}"
+                f"{MAX_NAME_BYTES}"
             )
 
 

@@ -258,7 +258,7 @@ class BM25Retriever:
         folder = Path(folder)
         with intact(folder):
             manifest = open_manifest(folder, "bm25", expected_hash)
-            vocabulary = read_json(folder / VOCABULARY, DataError, REBUILD, most=manifest["files"][VOCABULARY])
+            vocabulary = read_json(folder / VOCABULARY, DataError, REBUILD, max_bytes=manifest["files"][VOCABULARY])
             documents = StoredDocuments(folder)
             scores, rows, starts, largest = (mapped(folder / name) for name in (SCORES, ROWS, STARTS, LARGEST))
             words, pairs = (len(vocabulary), len(starts) - 1, len(largest)), (len(scores), len(rows), int(starts[-1]))

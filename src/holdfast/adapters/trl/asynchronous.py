@@ -39,7 +39,7 @@ from holdfast.base.tested import TESTED
 from holdfast.hosts.trl import ASYNC_LOGGED
 from holdfast.methods.penalties import LLDS
 
-_LARGEST = "ratio/max"
+_MAX_RATIO = "ratio/max"
 NAME, OLDEST = "AsyncGRPOTrainer", (1, 16)
 BATCH = ("advantages", "attention_mask", "old_log_probs", "position_ids", "segment_id", "token_index")
 """What is read of a batch."""
@@ -141,7 +141,7 @@ class AsyncMixin(Trainer):
             loss = loss + weight * total
             sums["loss/penalty"] = total.detach(), count
         measured = measure(preserved, None if term is None else term.detach(), *arguments)
-        largest = measured.pop(_LARGEST).value
+        largest = measured.pop(_MAX_RATIO).value
         sums |= {name: (mean.value * mean.count, mean.count) for name, mean in measured.items()}
         self._log_sums(sums, largest)
         return loss
@@ -164,4 +164,4 @@ class AsyncMixin(Trainer):
         for name, (value, count) in zip(sums, totals, strict=True):
             if count:
                 log[f"holdfast/{name}"].append((value, count))
-        log[f"holdfast/{_LARGEST}"].append(float(self.accelerator.gather(largest).max()))
+        log[f"holdfast/{_MAX_RATIO}"].append(float(self.accelerator.gather(largest).max()))

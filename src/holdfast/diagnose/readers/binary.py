@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from holdfast.base.opening import LONGEST, opened
+from holdfast.base.opening import MAX_LINE, opened
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.text import Tally
 
@@ -51,8 +51,8 @@ def records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
                     if kind == _END:
                         yield number, bytes(record)
                         record = None
-                    elif len(record) > LONGEST:
-                        tally.add(f"skipped {{n records}} of more than {LONGEST:,} bytes", number)
+                    elif len(record) > MAX_LINE:
+                        tally.add(f"skipped {{n records}} of more than {MAX_LINE:,} bytes", number)
                         record = None
     if record is not None:
         tally.add("the file ends within a record: it was cut off, or is still being written", number)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField, json_object
-from holdfast.base.opening import LONGEST, opened
+from holdfast.base.opening import MAX_LINE, opened
 from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.columns import Point, columns_of
 from holdfast.diagnose.readers.names import host_of
@@ -55,7 +55,7 @@ def _connect(path: Path, tally: Tally) -> Connection:
     quiet = waits and not (log.is_file() and log.stat().st_size)
     for how in ("immutable=1",) if quiet else ("mode=ro", "immutable=1"):
         connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?{how}", uri=True, timeout=1.0)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)  # a column can be computed, and of any length
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE)  # a column can be computed, and of any length
         # A page that is below many others, as no writer leaves it, has endless rows.
         stored = sum(part.stat().st_size for part in (path, log) if part.is_file())
         connection.set_progress_handler(_stop_after(10 + stored // 1000), _INSTRUCTIONS)

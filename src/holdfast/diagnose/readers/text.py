@@ -138,8 +138,8 @@ def is_binary(text: str) -> bool:
 
 
 def lines(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
-    """(number from 1, line without its end). A line over `opening.LONGEST` becomes ""."""
-    long = f"skipped {{n lines}} of more than {opening.LONGEST:,} bytes"
+    """(number from 1, line without its end). A line over `opening.MAX_LINE` becomes ""."""
+    long = f"skipped {{n lines}} of more than {opening.MAX_LINE:,} bytes"
     for number, line in opening.lines(path, partial(tally.add, long), lambda: tally.add(_DAMAGED)):
         yield number, line.decode("utf-8", "replace").removesuffix("\n")
 

@@ -233,7 +233,7 @@ def _read(path: Path, place: Path, given: Mapping[str, str], skips: Skips) -> It
 def _objects(path: Path) -> list[dict[str, Any]] | None:
     """The objects in a file that is one JSON value; None if it has a row a line."""
     try:
-        value = read_json(path, DataError, "copy it again", most=1 << 28)
+        value = read_json(path, DataError, "copy it again", max_bytes=1 << 28)
     except DataError:
         return None
     return [row for row in (value if isinstance(value, list) else [value]) if isinstance(row, dict)]
