@@ -55,7 +55,7 @@ def outlook(batches: Log, findings: Sequence[Finding], *, learns: bool = False) 
     if facts:
         facts |= shares_after(batches, int(min(facts.values())))
     for finding in findings:
-        if finding.code == "RWD001":
+        if RULES[finding.code].states == "fell":
             facts |= last_good(batches, good_step(finding.evidence, findings[0].step))
     held_out = fallen_scores(batches) if learns else {}
     return facts | held_out | entropy_floor(batches) | facts_of_seconds(batches)

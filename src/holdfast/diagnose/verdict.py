@@ -22,14 +22,14 @@ from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules._parts.contrast import CONTRAST
 from holdfast.diagnose.rules._parts.functions import is_earned_by_form
 from holdfast.diagnose.rules._parts.series import TRUNCATED
-from holdfast.diagnose.rules.grp001 import HARDER, PAID
+from holdfast.diagnose.rules.grp001 import HARDER
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Hit
 from holdfast.diagnose.rules.rwd001 import resumed_at
 
 NOT_LEARNING: tuple[Word, ...] = ("flat", "broken")
-FLAT = "RWD004"
-"""The code that says that the reward has not risen."""
+FELL, FLAT = (next(code for code, rule in RULES.items() if rule.states == word) for word in ("fell", "flat"))
+"""The codes that say so."""
 
 
 def word_of(batches: Log, curve: Curve | None, course: Course, hits: Mapping[str, Hit]) -> Word:
@@ -38,12 +38,11 @@ def word_of(batches: Log, curve: Curve | None, course: Course, hits: Mapping[str
         return "cannot tell"
     if (course.fall is not None and course.back_step is None) or curve.fallen[-1] or course.word == "declined":
         return "fell"
-    found = {code: hit for code, hit in hits.items() if hit.level == "finding"}
     if course.word == "rose" or (course.word == "dropped" and curve.rose[-1]) or _is_best_since(curve, course):
         return "flat" if is_earned_by_form(batches) else "learns"
-    if any(RULES[code].leaves_nothing(hit) for code, hit in found.items()):
+    if any(RULES[code].leaves(hit) == "nothing" for code, hit in hits.items() if hit.level == "finding"):
         return "broken"
-    if course.word == "recovered" and not _is_seldom_paid(hits):
+    if course.word == "recovered" and not leaving_little(hits):
         return "fell"
     return "flat" if is_flat(curve, course) else "cannot tell"
 
@@ -73,19 +72,19 @@ def by_verdict(log: Log, hits: Mapping[str, Hit], course: Course, word: Word) ->
     Of a reward that was down for long and came back: `RWD001`.
     """
     if word == "fell":
-        return ("RWD001",) if _was_long(log, course) and "RWD001" in hits and hits["RWD001"].level == "note" else ()
+        return (FELL,) if _was_long(log, course) and FELL in hits and hits[FELL].level == "note" else ()
     reasons = [code for code, hit in hits.items() if hit.level == "reason"] if word in NOT_LEARNING else []
     begun = int(log.steps[min(CLOSE_ROWS, len(log.steps)) - 1]) if len(log.steps) else 0
     sure = course.word != "unclear"
-    seldom = ("GRP001",) if _is_seldom_paid(hits) else ()  # certain, whatever the trend
+    certain = leaving_little(hits)  # whatever the trend
     later = [code for code in reasons if hits[code].onset > begun and (sure or not RULES[code].looks_like_learning)]
-    held = [code for code in reasons if hits[code].onset <= begun and (sure or code in seldom)]
+    held = [code for code in reasons if hits[code].onset <= begun and (sure or code in certain)]
     return (*later, *(code for code in (FLAT,) if code in hits and (later or (held and sure))), *held)
 
 
-def _is_seldom_paid(hits: Mapping[str, Hit]) -> bool:
-    """Whether most batches earn nothing. Such a reward falls and comes back by chance."""
-    return "GRP001" in hits and PAID in hits["GRP001"].evidence
+def leaving_little(hits: Mapping[str, Hit]) -> tuple[str, ...]:
+    """The codes of hits that leave little to learn from. A reward then falls and comes back by chance."""
+    return tuple(code for code, hit in hits.items() if RULES[code].leaves(hit) == "little")
 
 
 def _was_long(log: Log, course: Course) -> bool:
@@ -121,7 +120,7 @@ def verdict_of(
         change = findings[0].remedy if findings else ""
         if course.fall is not None and (resumed := resumed_at(batches, course.fall.began)) is not None:
             text += f" The run was resumed at step {resumed}."
-            change = next((one.remedy for one in findings if one.code == "RWD001"), change)
+            change = next((one.remedy for one in findings if one.code == FELL), change)
         return Verdict(word=word, text=text, change=change)
     less_sure = [note for note in reported if note.level == "note" and hits[note.code].level == "reason"]
     reasons = [

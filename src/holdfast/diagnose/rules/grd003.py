@@ -172,5 +172,5 @@ RULE = Rule(
     "that and reports nothing. A row may average the rewards of several steps but hold only the last "
     "step's gradient. So one row is enough only if it has many groups, and the KL is exactly 0 or "
     "`logging_steps` is 1. Otherwise the rule waits for more rows.",
-    leaves_nothing=lambda hit: True,
+    leaves=lambda hit: "nothing",
 )

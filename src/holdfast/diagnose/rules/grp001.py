@@ -25,7 +25,7 @@ from holdfast.diagnose.rules._parts.reward import has_risen, is_down, is_low, is
 from holdfast.diagnose.rules._parts.series import MIXED, NORM, REWARD, TRUNCATED
 from holdfast.diagnose.rules._parts.truncation import MUCH_FRACTION, is_cut_off
 from holdfast.diagnose.rules.remedies import CHECK_REWARD, Remedy, advise
-from holdfast.diagnose.rules.rule import Check, Ending, Hit, Rows, Rule, Signal, falling, from_start
+from holdfast.diagnose.rules.rule import Check, Ending, Hit, Left, Rows, Rule, Signal, falling, from_start
 
 
 def becomes_constant(rows: Rows) -> Signal:
@@ -219,9 +219,11 @@ REPAIR_REWARD: Remedy = advise(
 )
 
 
-def has_no_contrast(hit: Hit) -> bool:
-    """Whether hardly any group teaches anything, by the evidence."""
-    return max(hit.evidence.get(name, 0.0) for name in (MIXED, PAID)) <= MIXED_NOW
+def is_left(hit: Hit) -> Left | None:
+    """Nothing where hardly any group has different rewards; little where most rows earn nothing."""
+    if PAID in hit.evidence:
+        return "little"
+    return "nothing" if hit.evidence.get(MIXED, 0.0) <= MIXED_NOW else None
 
 
 def contrast_is_lost(log: Log, step: int) -> bool:
@@ -362,7 +364,7 @@ RULE = Rule(
     "rewards, the rule needs all rewards to be equal. It finds a broken reward function only if that "
     "fails for every rollout and the log has entropy or length. If all rollouts are truncated, TRN001 "
     "reports that instead, and RWD002 if none answers.",
-    leaves_nothing=has_no_contrast,
+    leaves=is_left,
     looks_like_learning=True,
     ending=Ending(
         fact="no contrast since",

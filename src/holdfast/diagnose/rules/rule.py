@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnose.finding import Finding
+from holdfast.diagnose.finding import Finding, Word
 from holdfast.diagnose.log import REWARDS, Log, Series, as_of, finite, has, reward_curve
 from holdfast.diagnose.log.trailing import Span, Truths, Values, held, merged, spans
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy
@@ -207,6 +207,9 @@ def _begin(log: Log, names: tuple[str, ...]) -> int | None:
     return max(begun) if len(begun) == len(names) else None
 
 
+Left = Literal["nothing", "little"]
+"""Of what a policy learns from."""
+
 Outcome = Literal["correct", "incorrect", "failed", "empty", "unanswered", "truncated"]
 """Of a rollout. Empty: with a search that found nothing."""
 
@@ -265,10 +268,13 @@ class Rule:
     """Codes that lead to this one. An earlier finding of one of them hides this one while it holds."""
     phase: Literal["stagnation", "decay", "collapse"] | None = None
     """The phase of a likelihood collapse that begins with this finding (arXiv 2512.04220)."""
-    leaves_nothing: Callable[[Hit], bool] = lambda hit: False
-    """Whether nothing can be learned while the finding holds, so that the run is broken."""
+    leaves: Callable[[Hit], Left | None] = lambda hit: None
+    """How much is left to learn from while it holds. With nothing, the run is broken; with little, its reward goes up
+    and down by chance."""
     looks_like_learning: bool = False
     """Whether a run that learns shows it too. It then explains only a reward that is certainly flat."""
+    states: Word | None = None
+    """The verdict that this finding says."""
     ending: Ending | None = None
     """If the rest of a run is worth nothing once this is found."""
     rollouts: Outcome | None = None

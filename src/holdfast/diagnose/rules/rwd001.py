@@ -161,5 +161,6 @@ RULE = Rule(
     "within 20 % of its peak again. With negative rewards, the shares are of the range of the reward so far, "
     "including 0.",
     rollouts="incorrect",
+    states="fell",
     ending=Ending(fact="fell for good", words="it fell for good"),
 )

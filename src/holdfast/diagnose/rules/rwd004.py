@@ -49,6 +49,7 @@ RULE = Rule(
             level="note",
         ),
     ),
+    states="flat",
     # These say why nothing is learned, or that the reward went down.
     suppressed_by=("LRN001", "GRD003", "GRP001", "SMP003", "ENT003", "TRN001", "RWD001"),
     meaning="The line through all rewards does not rise beyond their noise, in 30 rows or more.",
