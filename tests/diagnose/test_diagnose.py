@@ -229,9 +229,10 @@ def test_the_headline_says_why_a_loss_is_no_fall_and_that_a_reward_came_back(mak
     assert "6 rewards are too few to tell whether it rises or falls. A fall shows in 10 rows" in said([0.5] * 6)
     assert said([0.3] * 15 + [0.5] * 15).startswith("Learns. The last ten rewards are above the first ten.")
     noisy = [0.0, 0.4, 0.9, 0.0, 0.2] * 8 + [1.0, 0.9, 0.7, 0.1, 0.3] + [0.2, 0.0, 0.6, 0.1, 0.2] * 2
-    assert said(noisy).startswith("Flat. The reward has not risen: it changed by +0.0097")
+    assert said(noisy).startswith("Cannot tell. The reward may rise: it changed by +0.0097")
     back = said([0.8] * 20 + [0.2] * 25 + [0.8] * 25)
-    assert back.startswith("Fell. The reward fell near step 21: ") and " It was back near its peak at step 53. " in back
+    assert back.startswith("Cannot tell. The reward fell near step 21: "), "the rollouts stayed as they were"
+    assert " It was back near its peak at step 53. " in back
     assert "It was back" not in said([0.8] * 20 + [0.1] * 25 + [0.3] * 25)  # at a third of its peak
     lost = "Fell. The reward lost 50% of its best in the last rows. It may still come back."
     assert said([0.8] * 20 + [0.3] * 4).startswith(lost)

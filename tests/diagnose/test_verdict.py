@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,6 @@ REASONS: dict[str, tuple[dict[str, Any], str, int]] = {
         1,
     ),
     "it is near its ceiling": ({"reward__mean": noisy(0.93)}, "RWD004", 1),
-    "too few rollouts": ({"reward__mean": noisy(0.3, 0.3)}, "RWD004", 1),
     "nothing shows": ({"reward__mean": FLAT, "rollout__mixed_group_fraction": noisy(0.8)}, "RWD004", 1),
 }
 
@@ -197,16 +197,34 @@ def test_the_same_is_no_finding_of_the_verdict_in_a_run_that_learns(name: str) -
     assert not any(finding.by_verdict for finding in diagnosis.findings)
 
 
-def test_too_few_rollouts_come_with_the_number_that_would_do() -> None:
-    (reason,) = diagnosed(reward__mean=noisy(0.3, 0.3)).verdict.reasons
-    assert "Too few rollouts" in reason.summary and "rows like these" in reason.summary
+NOISE = noisy(0.3, 0.3)
+
+
+def test_where_noise_hides_a_rise_it_says_how_many_rows_would_tell() -> None:
+    verdict = diagnosed(reward__mean=NOISE).verdict
+    assert verdict.word == "cannot tell" and "would not show above the noise" in verdict.text
+    rows = int(re.findall(r"About ([\d,]+) rows", verdict.log)[0].replace(",", ""))
+    assert diagnosed(reward__mean=noisy(0.3, 0.3, rows=rows)).verdict.word == "flat", "so many do"
 
 
 def test_in_a_noisy_run_what_has_held_since_the_start_is_a_note() -> None:
     """It may be sound, and too short or too noisy to show that it learns."""
-    diagnosis = diagnosed(reward__mean=noisy(0.3, 0.3), rollout__mixed_group_fraction=noisy(0.35))
-    assert diagnosis.verdict.word == "flat" and not diagnosis.findings
-    assert {"GRP001", "RWD004"} <= {note.code for note in diagnosis.notes}
+    diagnosis = diagnosed(reward__mean=NOISE, rollout__mixed_group_fraction=noisy(0.35))
+    assert diagnosis.verdict.word == "cannot tell" and not diagnosis.findings
+    assert {note.code for note in diagnosis.notes} == {"GRP001"}
+
+
+def test_a_noisy_run_is_flat_where_a_finding_explains_it() -> None:
+    """All rollouts are cut in every row, or the tool is left at some step: noise hides neither."""
+    cut = diagnosed(reward__mean=NOISE, rollout__truncated_fraction=[1.0] * ROWS)
+    assert cut.verdict.word == "flat" and why(cut)[0] == "TRN001"
+    left = diagnosed(reward__mean=NOISE, rollout__searches=[*noisy(2.0, rows=30), *[0.01, 0.02] * 15])
+    assert left.verdict.word == "flat" and why(left)[0] == "TOL001"
+
+
+def test_what_a_normalisation_left_of_the_reward_is_not_flat() -> None:
+    diagnosis = diagnosed(reward__mean=noisy(0.0, 1e-7))
+    assert diagnosis.verdict.word == "cannot tell" and not diagnosis.notes
 
 
 def test_what_the_log_lacks_to_say_why_is_asked_for() -> None:
@@ -348,3 +366,11 @@ def test_a_fall_that_came_back_late_is_a_finding_and_a_short_one_is_not() -> Non
 
     assert found(of(60)).keys() == {"RWD001"} and "came back by itself" in of(60).findings[0].remedy
     assert not of(20).findings and of(20).verdict.word == "fell"
+
+
+def test_a_fall_at_once_that_came_back_and_left_the_rollouts_as_they_were_is_one_of_the_questions() -> None:
+    rewards = [*noisy(0.8, rows=100), *noisy(0.1, rows=60), *noisy(0.75, rows=60)]
+    same = diagnosed(reward__mean=rewards, entropy__mean=noisy(0.8, rows=220))
+    assert same.verdict.word == "cannot tell" and "fell near step 101" in same.verdict.text and not same.findings
+    entropy = [*noisy(0.8, rows=100), *noisy(1.6, rows=60), *noisy(0.8, rows=60)]
+    assert diagnosed(reward__mean=rewards, entropy__mean=entropy).verdict.word == "fell"

@@ -35,7 +35,7 @@ def diagnose(log: Log) -> Diagnosis:
     if word in NOT_LEARNING:
         hits = hits | revealed(found, hits)
     reported = as_findings(
-        log, hits, None if course.half is None else course.half.step, by_verdict(log, hits, course, word)
+        log, hits, None if course.half is None else course.half.step, by_verdict(batches, hits, course, word)
     )
     facts = facts_of(log, curve, course)
     return Diagnosis(

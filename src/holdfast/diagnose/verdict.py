@@ -13,9 +13,20 @@ import numpy as np
 
 from holdfast.diagnose.finding import Finding, Reason, Verdict, Word, span_of
 from holdfast.diagnose.log import Log, has
-from holdfast.diagnose.log.collapse import MIN_FLAT_ROWS, TREND_ERRORS, VISIBLE_SHARE, Course, Curve, is_flat
+from holdfast.diagnose.log.collapse import (
+    MIN_FLAT_ROWS,
+    TREND_ERRORS,
+    VISIBLE_SHARE,
+    Course,
+    Curve,
+    Fall,
+    clear_rise,
+    is_flat,
+    is_remainder,
+    may_be_flat,
+)
 from holdfast.diagnose.log.glossary import METRICS
-from holdfast.diagnose.log.smoothed import REMAINDER, WINDOW, reward_range
+from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules import RULES
@@ -23,9 +34,8 @@ from holdfast.diagnose.rules._parts.contrast import CONTRAST
 from holdfast.diagnose.rules._parts.functions import is_earned_by_form
 from holdfast.diagnose.rules._parts.series import TRUNCATED
 from holdfast.diagnose.rules.grp001 import HARDER
-from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Hit
-from holdfast.diagnose.rules.rwd001 import resumed_at
+from holdfast.diagnose.rules.rwd001 import is_outside, resumed_at
 
 NOT_LEARNING: tuple[Word, ...] = ("flat", "broken")
 FELL, FLAT = (next(code for code, rule in RULES.items() if rule.states == word) for word in ("fell", "flat"))
@@ -34,36 +44,32 @@ FELL, FLAT = (next(code for code, rule in RULES.items() if rule.states == word) 
 
 def word_of(batches: Log, curve: Curve | None, course: Course, hits: Mapping[str, Hit]) -> Word:
     """The verdict on a log. `hits` are those that no other suppresses."""
-    if curve is None or len(curve.rewards) < WINDOW or _is_remainder(curve):
+    if curve is None or len(curve.rewards) < WINDOW or is_remainder(curve):
         return "cannot tell"
+    passed = course.word == "recovered" and FELL in hits and is_outside(hits[FELL])
     if (course.fall is not None and course.back_step is None) or curve.fallen[-1] or course.word == "declined":
         return "fell"
-    if course.word == "rose" or (course.word == "dropped" and curve.rose[-1]) or _is_best_since(curve, course):
+    rose = curve.rose[-1] and (course.word == "dropped" or passed or _is_best_since(curve, course))
+    if course.word == "rose" or rose:
         return "flat" if is_earned_by_form(batches) else "learns"
     if any(RULES[code].leaves(hit) == "nothing" for code, hit in hits.items() if hit.level == "finding"):
         return "broken"
-    if course.word == "recovered" and not leaving_little(hits):
+    if course.word == "recovered" and not passed and not leaving_little(hits):
         return "fell"
-    return "flat" if is_flat(curve, course) else "cannot tell"
+    explained = any(hit.level == "finding" for hit in hits.values()) or by_verdict(batches, hits, course, "flat")
+    return "flat" if is_flat(curve, course) or (may_be_flat(curve, course) and explained) else "cannot tell"
 
 
 def _is_best_since(curve: Curve, course: Course) -> bool:
-    """Whether the reward rose over the run, and was highest after it came back: a dip on the way up."""
-    if course.back_step is None or not curve.rose[-1]:
-        return False
-    return bool(curve.steps[curve.short.means.argmax()] >= course.back_step)
-
-
-def _is_remainder(curve: Curve) -> bool:
-    """Whether a trainer has normalised the rewards, and rounding is all that is left of them."""
-    return bool(0 < np.abs(curve.rewards).max() < REMAINDER)
+    """Whether the reward was highest after it came back: a dip on the way up."""
+    return course.back_step is not None and bool(curve.steps[curve.short.means.argmax()] >= course.back_step)
 
 
 CLOSE_ROWS = 5
 """Rows at the start of a log in which what holds has held since it began."""
 
 
-def by_verdict(log: Log, hits: Mapping[str, Hit], course: Course, word: Word) -> tuple[str, ...]:
+def by_verdict(batches: Log, hits: Mapping[str, Hit], course: Course, word: Word) -> tuple[str, ...]:
     """The codes that are findings because of the verdict, in their order.
 
     Of a reward that does not rise: the reasons, and `RWD004`, which says it. What began during the run may have caused
@@ -72,10 +78,11 @@ def by_verdict(log: Log, hits: Mapping[str, Hit], course: Course, word: Word) ->
     Of a reward that was down for long and came back: `RWD001`.
     """
     if word == "fell":
-        return (FELL,) if _was_long(log, course) and FELL in hits and hits[FELL].level == "note" else ()
+        return (FELL,) if _was_long(batches, course) and FELL in hits and hits[FELL].level == "note" else ()
     reasons = [code for code, hit in hits.items() if hit.level == "reason"] if word in NOT_LEARNING else []
-    begun = int(log.steps[min(CLOSE_ROWS, len(log.steps)) - 1]) if len(log.steps) else 0
-    sure = course.word != "unclear"
+    steps = batches.steps
+    begun = int(steps[min(CLOSE_ROWS, len(steps)) - 1]) if len(steps) else 0
+    sure = course.word not in ("unclear", "recovered")
     certain = leaving_little(hits)  # whatever the trend
     later = [code for code in reasons if hits[code].onset > begun and (sure or not RULES[code].looks_like_learning)]
     held = [code for code in reasons if hits[code].onset <= begun and (sure or code in certain)]
@@ -87,12 +94,12 @@ def leaving_little(hits: Mapping[str, Hit]) -> tuple[str, ...]:
     return tuple(code for code, hit in hits.items() if RULES[code].leaves(hit) == "little")
 
 
-def _was_long(log: Log, course: Course) -> bool:
+def _was_long(batches: Log, course: Course) -> bool:
     """Whether a reward that came back was down for longer than noise makes it, and for a tenth of the run."""
     if course.fall is None or course.back_step is None:
         return False
-    rows = int(np.searchsorted(log.steps, course.back_step) - np.searchsorted(log.steps, course.fall.step))
-    return rows >= max(ROWS_DOWN, DOWN_SHARE * len(log.steps))
+    fell, back = np.searchsorted(batches.steps, [course.fall.step, course.back_step])
+    return bool(back - fell >= max(ROWS_DOWN, DOWN_SHARE * len(batches.steps)))
 
 
 ROWS_DOWN, DOWN_SHARE = 40, 0.1
@@ -127,7 +134,6 @@ def verdict_of(
         *(_reason(finding) for finding in findings if finding.code != FLAT),
         *_little_left(batches, curve),
         *map(_reason, less_sure),
-        *_too_few(batches, curve, course),
     ]
     reasons = reasons or [Reason(code=FLAT, summary=_ruled_out(batches), remedy=RULES[FLAT].remedy[batches.host])]
     log = _evidence_to_log(batches)
@@ -143,16 +149,14 @@ def _reason(finding: Finding) -> Reason:
 
 def _course(curve: Curve, course: Course, word: Word) -> str:
     """What the reward did, in a sentence or two."""
-    fall, visible = course.fall, TREND_ERRORS * course.error
-    if fall is not None:
-        fell = f"{'The reward' if word == 'fell' else 'It rose, though the reward'} fell near step {fall.began}"
-        fell += f": {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}."
-        return fell + ("" if course.back_step is None else f" It was back near its peak at step {course.back_step}.")
+    if course.fall is not None:
+        fell = f"{'It rose, though the' if word == 'learns' else 'The'} reward {_fall(course.fall, course.back_step)}"
+        return fell if word in ("fell", "learns") else f"{fell} {_change(course)}."
     if curve.fallen[-1]:
         return f"The reward lost {curve.short.lost[-1]:.0%} of its best in the last rows. It may still come back."
     if course.word == "dropped":
         return f"The reward rose, and is {curve.short.lost[-1]:.0%} below its best at the end."
-    trend = f"{abs(course.change):.2g} ± {course.error:.2g} over the run"
+    trend, visible = f"{abs(course.change):.2g} ± {course.error:.2g} over the run", TREND_ERRORS * course.error
     if course.word == "declined":
         return f"The reward declined by {trend}."
     if course.word == "rose":
@@ -161,8 +165,17 @@ def _course(curve: Curve, course: Course, word: Word) -> str:
         return rose if word == "learns" else f"{rose} But only functions that reward form have risen."
     if curve.rewards.min() == curve.rewards.max():
         return f"The reward is {curve.rewards[0]:.3g} in every row."
-    changed = f"it changed by {course.change:+.2g} ± {course.error:.2g} over the run"
-    return f"The reward has not risen: {changed}, and a change of {visible:.2g} or more would show."
+    return f"The reward has not risen: {_change(course)}, and a change of {visible:.2g} or more would show."
+
+
+def _fall(fall: Fall, back: int | None) -> str:
+    fell = f"fell near step {fall.began}"
+    fell += f": {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}."
+    return fell if back is None else f"{fell} It was back near its peak at step {back}."
+
+
+def _change(course: Course) -> str:
+    return f"it changed by {course.change:+.2g} ± {course.error:.2g} over the run"
 
 
 def _cannot_tell(batches: Log, curve: Curve | None, course: Course, facts: Mapping[str, float]) -> str:
@@ -170,7 +183,7 @@ def _cannot_tell(batches: Log, curve: Curve | None, course: Course, facts: Mappi
         return "The log has no rows."
     if curve is None:
         return f"There is no reward in this log ({span_of(facts)})."
-    if _is_remainder(curve):
+    if is_remainder(curve):
         return "The reward is 0 but for rounding, as it is after a normalisation, so it shows nothing."
     if course.word == "dropped":
         return (
@@ -178,7 +191,11 @@ def _cannot_tell(batches: Log, curve: Curve | None, course: Course, facts: Mappi
         )
     rewards = len(curve.rewards)
     if rewards >= MIN_FLAT_ROWS:
-        return f"The reward may rise: it changed by {course.change:+.2g} ± {course.error:.2g} over the run."
+        fell = "" if course.fall is None else f"The reward {_fall(course.fall, course.back_step)} "
+        hidden = f"even a rise by {clear_rise(curve):.2g}, a quarter of its range, would not show above the noise."
+        return f"{fell}The reward may rise: {_change(course)}" + (
+            "." if _suggests_a_rise(course) else f", and {hidden}"
+        )
     if rewards == 1:
         return f"The only reward is {curve.rewards[0]:.3g} ({span_of(facts)})."
     return f"{rewards} rewards are too few to tell whether it rises or falls."
@@ -186,18 +203,20 @@ def _cannot_tell(batches: Log, curve: Curve | None, course: Course, facts: Mappi
 
 def _rewards_to_log(batches: Log, curve: Curve | None, course: Course) -> str:
     """What the next log needs for a verdict."""
-    if curve is not None and not _is_remainder(curve):
+    if curve is not None and not is_remainder(curve):
         if (rewards := len(curve.rewards)) < MIN_FLAT_ROWS:
             return f"A fall shows in 10 rows or more, a rise or its absence in {MIN_FLAT_ROWS}."
-        rows = (
-            math.ceil((TREND_ERRORS * course.error / course.change) ** 2 * rewards)
-            if course.change > 0
-            else 2 * rewards
-        )
+        change = course.change if _suggests_a_rise(course) else clear_rise(curve)
+        rows = math.ceil((TREND_ERRORS * course.error / change) ** 2 * rewards)
         return f"About {max(rows, rewards + WINDOW):,} rows like these would tell, or larger batches."
     others = [name for name in batches.series if name not in METRICS and name not in CUMULATIVE]
     named = f"If a series is the reward, name it: --name reward=SERIES. There are {listed(others)}." if others else ""
     return named or "Log the mean reward of each batch of rollouts."
+
+
+def _suggests_a_rise(course: Course) -> bool:
+    """Whether the reward has risen by more than noise often makes, though by less than it does at most."""
+    return course.change > TREND_ERRORS / 2 * course.error
 
 
 # ---- why it is flat, by the curve alone
@@ -210,26 +229,6 @@ def _little_left(batches: Log, curve: Curve) -> list[Reason]:
         return []
     summary = f"Little is left to gain: the reward is {level:.3g}, and if it is a share, at most {top:g}."
     return [Reason(code=FLAT, summary=summary, remedy=HARDER[batches.host])]
-
-
-def _too_few(batches: Log, curve: Curve, course: Course) -> list[Reason]:
-    """That a rise by a quarter of the range would not show."""
-    visible = TREND_ERRORS * course.error
-    hoped = VISIBLE_SHARE * float(reward_range(curve.short.means.max(), curve.rewards.min()))
-    if not visible > hoped > 0:
-        return []
-    times = (visible / hoped) ** 2
-    summary = (
-        f"Too few rollouts: a rise by {hoped:.2g}, a quarter of the range, would not show above the noise. That takes "
-        f"{times:.1f} times as many rollouts a row, or {math.ceil(times * len(curve.rewards)):,} rows like these."
-    )
-    return [Reason(code=FLAT, summary=summary, remedy=MORE_ROLLOUTS[batches.host])]
-
-
-MORE_ROLLOUTS = advise(
-    "Sample more rollouts a step, by more questions or a larger [group size]. Or compare an evaluation before and "
-    "after, on the same questions."
-)
 
 
 # ---- what the log lacks

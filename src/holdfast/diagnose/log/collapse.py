@@ -35,7 +35,16 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
-from holdfast.diagnose.log.smoothed import LONG_WINDOW, MIN_WINDOWS, ROUNDING, WINDOW, Smoothed, reward_range, smoothed
+from holdfast.diagnose.log.smoothed import (
+    LONG_WINDOW,
+    MIN_WINDOWS,
+    REMAINDER,
+    ROUNDING,
+    WINDOW,
+    Smoothed,
+    reward_range,
+    smoothed,
+)
 from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
@@ -68,12 +77,12 @@ FALLEN_ERRORS, FALLEN_LONG_ERRORS, DROPPED_ERRORS = 5.0, 4.0, 3.0
 TREND_ERRORS = 3.0
 """Standard errors by which the line through all rows shows a rise or a decline. Below half of that nothing suggests
 one."""
-LIKELY_ERRORS = 2.0
-"""Standard errors of a rise that is likely: too few to say that the reward rises, too many to call it flat."""
+EXCLUDED_ERRORS = 2.0
+"""Standard errors above the change up to which the reward may have risen all the same."""
 MIN_FLAT_ROWS = 30
 """Rows in which a reward should have risen."""
 VISIBLE_SHARE = 0.25
-"""Share of the range by which a change must show, before a reward counts as flat."""
+"""Share of the range. A reward counts as flat where a rise by it would show."""
 BREAK_ROWS, BREAK_SHARE = 3, 0.6
 """A fall is a break if this share of the loss came within these rows: harder questions or another reward are as likely
 as a collapse."""
@@ -309,6 +318,8 @@ def course_of(curve: Curve) -> Course:
 def _word(curve: Curve, change: float, error: float) -> Word:
     """The verdict on a reward that did not fall."""
     rows = len(curve.steps)
+    if is_remainder(curve):
+        return "unclear"
     if rows and curve.dropped[-1]:
         return "dropped"
     if rows >= LONG_WINDOW and abs(change) > TREND_ERRORS * error:
@@ -317,18 +328,31 @@ def _word(curve: Curve, change: float, error: float) -> Word:
         return "rose"
     if rows < MIN_FLAT_ROWS or abs(change) > TREND_ERRORS / 2 * error:
         return "unclear"
-    height = float(reward_range(curve.short.means.max(), curve.rewards.min()))
-    return "flat" if TREND_ERRORS * error <= VISIBLE_SHARE * height or not height else "unclear"
+    return "flat" if TREND_ERRORS * error <= clear_rise(curve) else "unclear"
+
+
+def is_remainder(curve: Curve) -> bool:
+    """Whether a trainer has normalised the rewards, and rounding is all that is left of them."""
+    return bool(len(curve.rewards) and 0 < np.abs(curve.rewards).max() < REMAINDER)
+
+
+def clear_rise(curve: Curve) -> float:
+    """A quarter of the range: the rise that a log must be able to show, before its reward counts as flat."""
+    return VISIBLE_SHARE * float(reward_range(curve.short.means.max(), curve.rewards.min()))
 
 
 def is_flat(curve: Curve, course: Course) -> bool:
-    """Whether a reward that is not down has not risen in 30 rows or more: a rise is not even likely."""
-    if course.word == "flat":
-        return True
+    """Whether the reward has not risen, although a rise by a quarter of its range would show."""
+    return may_be_flat(curve, course) and course.change + EXCLUDED_ERRORS * course.error <= clear_rise(curve)
+
+
+def may_be_flat(curve: Curve, course: Course) -> bool:
+    """Whether a reward of 30 rows or more, which is not down, has not risen as far as the log shows."""
     return (
-        course.word in ("unclear", "recovered")
+        course.word in ("flat", "unclear", "recovered")
         and len(curve.rewards) >= MIN_FLAT_ROWS
-        and course.change <= LIKELY_ERRORS * course.error
+        and course.change <= TREND_ERRORS / 2 * course.error
+        and not is_remainder(curve)
     )
 
 

@@ -40,6 +40,7 @@ def falls(rows: Rows, *, at_once: bool) -> Signal:
 
     broke, row = curve.broke
     row = np.minimum(row, np.arange(len(row)))
+    since = {AT_ONCE: rows.steps[row].astype(float)} if at_once else {}
     same = broke & same_text(rows, row, np.maximum(row - BREAK_ROWS, 0))
     return Signal(
         curve.down & ~may_be_broken(rows) & (same == at_once),
@@ -48,12 +49,12 @@ def falls(rows: Rows, *, at_once: bool) -> Signal:
             PEAK: by(lambda mean: highest(mean.means)),
             FIRST_GOOD: first_good(curve),
             LAST_GOOD: curve.steps[last_where(curve.short.lost < LAST_GOOD_SHARE)].astype(float),
+            **since,
         },
         lambda: {
             "lost": by(lambda mean: mean.lost),
             "measure": np.where(lowest(curve.rewards) < 0, "range", "peak"),
             "rows": by(lambda mean: np.full(len(mean.means), mean.window)),
-            "since": rows.steps[row],
         },
         normal=curve.back,
         began=lambda at: int(np.searchsorted(curve.steps, curve.fall_at(at).began)),
@@ -62,6 +63,7 @@ def falls(rows: Rows, *, at_once: bool) -> Signal:
 
 PEAK, FIRST_GOOD, LAST_GOOD = "peak", "first good step", "last good step"
 """The first and the last step at which the reward was near its peak."""
+AT_ONCE = "lost at once by step"
 FIRST_GOOD_SHARE, LAST_GOOD_SHARE = 0.2, 0.1
 """How near, as a share of its range. It is still to rise at the first, and must not have begun to fall at the last."""
 
@@ -94,6 +96,11 @@ def go_back(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
     if before:
         code, remedy = before[0].code, GO_BACK_AFTER
     return {host: text.replace("{step}", f"{step:.0f}").replace("{code}", code) for host, text in remedy.items()}
+
+
+def is_outside(hit: Hit) -> bool:
+    """Whether the questions, the reward function or a tool explain a fall better than the policy does."""
+    return AT_ONCE in hit.evidence
 
 
 def resumed_at(log: Log, began: int) -> int | None:
@@ -137,7 +144,7 @@ RULE = Rule(
             message="The reward has lost {lost:.0%} of its {measure}: {" + name + ":.3g}, down from {peak:.3g} "
             "(means of {rows:.0f} rows)."
             + (
-                " Most of it was lost at once, by step {since}, while the rollouts stayed as they were."
+                f" Most of it was lost at once, by step {{{AT_ONCE}:.0f}}, while the rollouts stayed as they were."
                 if at_once
                 else ""
             ),
