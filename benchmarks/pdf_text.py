@@ -19,7 +19,8 @@ from holdfast.retrieval.pdf import read_pdf
 
 
 def ours(path: Path) -> str:
-    return "\n".join("\n".join(page) for page in read_pdf(path.read_bytes()).pages)
+    read = read_pdf(path.read_bytes())
+    return "\n".join([read.title or "", *(part.text for page in read.pages for part in page)])
 
 
 def pypdf(path: Path) -> str:

@@ -11,10 +11,15 @@ from holdfast.retrieval import pdf as reader
 from holdfast.retrieval.folders import folder_passages
 from holdfast.retrieval.pdf import (
     Fragment,
+    Paragraph,
+    Pdf,
     UnreadablePdf,
     in_reading_order,
+    joined_across,
+    merged,
     paragraphs,
     read_pdf,
+    with_text_below,
     without_running_heads,
 )
 
@@ -32,9 +37,12 @@ by the yard of Girler in
 the north of the county.""".splitlines()
 
 
-def line(text: str, left: float, bottom: float, height: float = 10.0) -> Fragment:
+BODY = (10.0, False)
+
+
+def line(text: str, left: float, bottom: float, height: float = 10.0, *, bold: bool = False) -> Fragment:
     """Letters are 5 points wide."""
-    return Fragment(text, left, left + 5 * len(text), bottom, bottom + height, height)
+    return Fragment(text, left, left + 5 * len(text), bottom, bottom + height, height, bold)
 
 
 def rows(*columns: Sequence[str], width: float = 150) -> list[Fragment]:
@@ -91,7 +99,8 @@ def test_heads_and_page_numbers_that_pages_repeat_are_left_out() -> None:
     assert kept(["Works"] * 4) == []
     assert kept(["Left", "Right"] * 4) == []  # of an open book
     assert kept(["One", "Two", "Three", "Four"]) == ["One", "Two", "Three", "Four"]
-    assert kept(["Works"] * 2) == ["Works", "Page 0", "Works", "Page 1"]  # twice may be chance
+    assert kept(["Works"] * 2) == []  # on both pages of a letter
+    assert kept(["Works", "Works", "Three", "Four"]) == ["Works", "Works", "Three", "Four"]  # twice may be chance
 
 
 def test_rows_of_numbers_at_the_edge_stay() -> None:
@@ -133,13 +142,70 @@ def test_a_head_row_that_the_text_repeats_further_down_stays() -> None:
 )
 def test_a_word_over_two_lines_is_whole(lines: Sequence[str], text: str) -> None:
     parts = [line(words, 50, 700 - 12 * row) for row, words in enumerate(lines)]
-    assert paragraphs(parts, {"well-known"}) == [text]
+    found = paragraphs(merged(parts), {"well-known"}, BODY)
+    assert with_text_below([found]) == [[Paragraph(text)]]
 
 
-def test_a_paragraph_begins_after_a_gap_and_after_a_heading_but_not_in_the_next_column() -> None:
-    parts = [line("One", 50, 700, 14), *(line(text, 50, 680 - 12 * row) for row, text in enumerate("abcd"))]
+def test_a_paragraph_begins_after_a_gap_but_not_in_the_next_column() -> None:
+    parts = [*(line(text, 50, 680 - 12 * row) for row, text in enumerate("abcd"))]
     parts += [line("Two", 50, 620), line("e", 50, 608), line("f", 300, 700)]
-    assert paragraphs(parts, set()) == ["One", "a b c d", "Two e f"]
+    assert paragraphs(merged(parts), set(), BODY) == [Paragraph("a b c d"), Paragraph("Two e f")]
+
+
+def test_a_heading_is_larger_or_bold_and_stands_alone() -> None:
+    large, bold = line("Works", 50, 700, 12), line("Bridges", 50, 664, bold=True)
+    parts = [large, line("One two", 50, 680), bold, line("three", 50, 652), line("stressed", 50, 640, bold=True)]
+    parts.append(line("four", 50, 628))
+    found = [("Works", True), ("One two", False), ("Bridges", True), ("three stressed four", False)]
+    assert paragraphs(merged(parts), set(), BODY) == found
+    everything_is_bold = [part for part, is_heading in paragraphs(merged(parts), set(), (10.0, True)) if is_heading]
+    assert everything_is_bold == ["Works"]
+
+
+def test_a_heading_has_text_below() -> None:
+    """Otherwise `cut` would leave out its words."""
+    pages = [
+        [("One", True), ("A.", False), ("Two", True)],
+        [("Three", True), ("Four", True), ("B.", False)],
+        [("E", True)],
+    ]
+    parts = [[Paragraph(*part) for part in page] for page in pages]
+    assert with_text_below(parts) == [
+        [("One", True), ("A.", False), ("Two", False)],
+        [("Three Four", True), ("B.", False)],
+        [("E", False)],
+    ]
+
+
+def test_each_row_of_a_table_is_a_paragraph_and_its_head_is_above_all() -> None:
+    columns = ["Bridge", "Glebe", "Mill"], ["Opened", "2005", "1918"], ["Engineer", "Oda Quist", "Zofia Zamora"]
+    head, *others = [rows(*columns)[at : at + 3] for at in (0, 3, 6)]
+    wrapped = line("Junior", 350, 664)
+    table = [*(part._replace(is_bold=True) for part in head), *others[0], *others[1], wrapped]
+    assert paragraphs(merged(table), set(), BODY) == [
+        ("Bridge | Opened | Engineer", True),
+        ("| Glebe | 2005 | Oda Quist", False),
+        ("| Mill | 1918 | Zofia Zamora Junior", False),
+    ]
+    justified = [line("wide", 50, 700), line("gaps in", 120, 700), line("a line of", 50, 688), line("prose", 151, 688)]
+    assert paragraphs(merged(justified), set(), BODY) == [("wide gaps in a line of prose", False)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "joined", "rest"),
+    [
+        ("by the com-", "mission in May. It", "by the commission in May.", ["It"]),
+        ("paid by the", "council.", "paid by the council.", []),
+        ("湖水很", "冷。山", "湖水很冷。", ["山"]),
+        ("It ended.", "after", "It ended.", ["after"]),
+        ("seen by", "Eskby", "seen by", ["Eskby"]),  # perhaps another paragraph
+    ],
+)
+def test_a_sentence_over_two_pages_is_whole(first: str, second: str, joined: str, rest: list[str]) -> None:
+    pages = joined_across([[Paragraph(first)], [Paragraph(second)]], set())
+    assert pages == [[(joined, False)], [(text, False) for text in rest]]
+    heading = [[Paragraph(first)], [Paragraph(second, True)]]
+    assert joined_across(heading, set()) == heading
 
 
 def columns(top: float) -> list[Place]:
@@ -147,6 +213,10 @@ def columns(top: float) -> list[Place]:
     return [
         (left, top - 12 * row, 9, words[row]) for row in range(len(LEFT)) for left, words in ((50, LEFT), (170, RIGHT))
     ]
+
+
+def words(found: Pdf) -> list[list[str]]:
+    return [[part.text for part in page] for page in found.pages]
 
 
 def test_a_file_of_two_columns() -> None:
@@ -159,7 +229,7 @@ def test_a_file_of_two_columns() -> None:
     found = read_pdf(pdf(pages, title="scan0001.tif"))
     text = " ".join([*LEFT, *RIGHT])
     assert found.title == "Works in Eskby"
-    assert found.pages == [["Works in Eskby", text, "One."], [text, "Two."], [text, "Three."]]
+    assert words(found) == [[text, "One."], [text, "Two."], [text, "Three."]]
 
 
 @pytest.mark.parametrize(
@@ -179,8 +249,23 @@ def test_the_title_is_the_one_that_a_person_sees(named: str, size: float, title:
 def test_a_ligature_is_its_letters_and_a_word_over_two_pages_is_whole() -> None:
     pytest.importorskip("pypdfium2")
     pages = [[(50, 700, 9, "It was finished by the com-")], [(50, 700, 9, "mission in May.")]]
-    assert read_pdf(pdf(pages)).pages == [["It was finished by the commission"], ["in May."]]
+    assert words(read_pdf(pdf(pages))) == [["It was finished by the commission in May."], []]
     assert reader._plain("ﬁnishes \ud83c\udf0a 湖　水\x00") == "finishes 🌊 湖 水"
+
+
+def test_headings_of_a_file_are_in_the_titles_of_its_passages(tmp_path: Path) -> None:
+    pytest.importorskip("pypdfium2")
+    pages: list[list[Place]] = [
+        [(50, 760, 20, "Works"), (50, 700, 12, "Lake"), (50, 680, 9, "It is deep."), (50, 668, 9, "It is cold.")],
+        [(50, 700, 9, "Ships cross it."), (50, 650, 12, "River"), (50, 630, 9, "It floods."), (50, 618, 9, "Often.")],
+    ]
+    (tmp_path / "a.pdf").write_bytes(pdf(pages))
+    found = {document.title: document.text for document in folder_passages(tmp_path, on_skip=print)}
+    assert found == {
+        "Works > Lake > page 1": "It is deep. It is cold.",
+        "Works > Lake > page 2": "Ships cross it.",
+        "Works > River > page 2": "It floods. Often.",
+    }
 
 
 def test_what_cannot_be_read_is_refused_in_our_words() -> None:

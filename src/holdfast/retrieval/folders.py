@@ -123,8 +123,8 @@ def _blocks(path: Path, reader: Reader, replace: bool) -> list[Block]:
 
 
 def cut(blocks: Blocks, name: str) -> Iterator[tuple[str, str]]:
-    """(title, passage) pairs: whole paragraphs as far as they fit, long paragraphs in pieces. A paragraph that only
-    repeats the heading above it is no passage.
+    """(title, passage) pairs: whole paragraphs as far as they fit, long paragraphs in pieces that end with a sentence.
+    A paragraph that only repeats the heading above it is no passage.
 
     >>> list(cut(marked("# Orsa\\n\\nA town.\\n\\nBy the lake.\\n## Port\\nBoats."), "towns"))
     [('Orsa', 'A town. By the lake.'), ('Orsa > Port', 'Boats.')]
@@ -149,23 +149,31 @@ def cut(blocks: Blocks, name: str) -> Iterator[tuple[str, str]]:
                 path = [*((at, above) for at, above in path if at < level), (level, text[:_LONGEST_HEADING])]
             continue
         pieces, sizes = _pieces(text)
-        total = sum(sizes)
-        if words and size + total > 2 * WORDS:
+        if words and size + sum(sizes) > 2 * WORDS >= sum(sizes):
             yield passage()
             words, size = [], 0
-        if total <= 2 * WORDS:
-            words += pieces
-            size += total
-        else:
-            for piece, piece_size in zip(pieces, sizes, strict=True):
-                if size + piece_size > 2 * WORDS and words:
-                    yield passage()
-                    words, size = [], 0
-                words.append(piece)
-                size += piece_size
+        for piece, piece_size in zip(pieces, sizes, strict=True):
+            if size + piece_size > 2 * WORDS and words:
+                words, rest = _whole_sentences(words)
+                yield passage()
+                words, size = rest, sum(map(_size, rest))
+            words.append(piece)
+            size += piece_size
         words[-1] += "" if words[-1].endswith(" ") else " "
     if words:
         yield passage()
+
+
+_ENDS, _CLOSERS = frozenset(".!?…。！？"), " \"'”’»)]」』"
+"""What ends a sentence, and what may follow it."""
+
+
+def _whole_sentences(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words up to the last end of a sentence in their second half, and the others; all, without one there."""
+    for at in range(len(words), len(words) // 2, -1):
+        if words[at - 1].rstrip(_CLOSERS)[-1:] in _ENDS:
+            return words[:at], words[at:]
+    return words, []
 
 
 _UNSPACED = re.compile(f"[{UNSPACED}]")
@@ -178,7 +186,12 @@ def _pieces(text: str) -> tuple[list[str], list[int]]:
     if max(map(len, words)) <= _LONGEST_WORD and (text.isascii() or not _UNSPACED.search(text)):
         return [f"{word} " for word in words], [2] * len(words)
     pieces = _PIECE.findall(text)
-    return pieces, [1 if _UNSPACED.match(piece) else 2 for piece in pieces]
+    return pieces, list(map(_size, pieces))
+
+
+def _size(piece: str) -> int:
+    """In half words."""
+    return 1 if _UNSPACED.match(piece) else 2
 
 
 def _letters(title: str) -> str:
@@ -372,8 +385,13 @@ def _pdf(data: bytes, errors: str) -> Blocks:
     if pdf.title:
         yield Block(pdf.title, _NAME)
     for number, paragraphs in enumerate(pdf.pages, start=1):
-        yield Block(f"page {number}", 2)
-        yield from map(Block, paragraphs)
+        yield Block(f"page {number}", 3)
+        for text, is_heading in paragraphs:
+            if is_heading:
+                yield Block(text, 2)
+                yield Block(f"page {number}", 3)
+            else:
+                yield Block(text)
 
 
 READERS: dict[str, Reader] = {

@@ -1,7 +1,8 @@
-"""A PDF as a person reads it: columns one after the other, words whole, no running heads.
+"""A PDF as a person reads it: columns one after the other, words whole, headings apart, no running heads.
 
 pdfium finds the characters and their places. `in_reading_order` undoes what the order of drawing got wrong,
-`without_running_heads` leaves out what the pages repeat, and `paragraphs` joins lines.
+`without_running_heads` leaves out what the pages repeat, `paragraphs` joins lines and finds headings and rows of
+tables, and `joined_across` makes a sentence over two pages whole.
 """
 
 from __future__ import annotations
@@ -28,12 +29,19 @@ _COLUMN_ROWS = 4
 _COLUMN_WORDS, _COLUMN_FILL = 3, 0.7
 """Prose has at least so many words in a line, and fills so much of its column; a table's cells do not. Medians."""
 _RUNNING, _EDGE_ROWS = 3, 2
-"""A running head or foot is on so many pages, in one of the rows at the edge."""
+"""A running head or foot is on so many pages (of two, on both), in one of the rows at the edge."""
 _NEAR = 2
 """Pages. A running head stands also on one of the next: on left and right pages there may be two."""
 _PARAGRAPH_GAP, _TITLE_SIZE = 1.3, 1.2
 """Beside the page's median: the distance of lines that begins a paragraph, the height of letters that are a title."""
+_HEADING_SIZE, _HEADING_LETTERS = 1.15, 120
+"""Beside the body's letters: the least height of a heading. And its most letters, in all its lines."""
+_BOLD = re.compile(r"bold|black|heavy|cmbx", re.I)
+"""In the name of a font."""
+_SAME_EDGE = 2.0
+"""Points, up to which cells of two rows stand below each other."""
 _HYPHEN = re.compile(r"(\w+)[-\u00ad\u2010]$")
+_SENTENCE = re.compile(r".*?(?:[.!?…][\"'”’»)\]]*(?:\s+|$)|[。！？][”」』）]*)")
 _COMPOUND = re.compile(r"\w+(?:-\w+)+")
 _LEADER = re.compile(r"(?: ?\.){5,}")
 """The dots of a table of contents."""
@@ -53,14 +61,21 @@ class UnreadablePdf(Exception):
     """Why a PDF is not read."""
 
 
+class Paragraph(NamedTuple):
+    """A paragraph, a heading, or a row of a table, `| cell | cell`."""
+
+    text: str
+    is_heading: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Pdf:
     """The text of a PDF."""
 
     title: str | None
-    """Its own: printed on the first page."""
-    pages: list[list[str]]
-    """Paragraphs of each page, some without."""
+    """Its own: printed on the first page. It is not repeated as a heading there."""
+    pages: list[list[Paragraph]]
+    """Paragraphs of each page, some without. After a heading comes one that is none, on its page or the next."""
 
 
 class Fragment(NamedTuple):
@@ -73,11 +88,21 @@ class Fragment(NamedTuple):
     top: float
     height: float
     """Of its letters, the mean."""
+    is_bold: bool = False
+
+    @property
+    def style(self) -> tuple[float, bool]:
+        """Height, rounded, and whether it is bold."""
+        return round(self.height, 1), self.is_bold
 
     def is_beside(self, other: Fragment) -> bool:
         """Whether both are in one row."""
         overlap = min(self.top, other.top) - max(self.bottom, other.bottom)
         return overlap > min(self.height, other.height) / 2
+
+
+Line = list[Fragment]
+"""What stands in one row, from left to right: one, or the cells of a table's row."""
 
 
 def read_pdf(data: bytes) -> Pdf:
@@ -94,7 +119,8 @@ def read_pdf(data: bytes) -> Pdf:
         raise UnreadablePdf(f"needs more than {limit}; split it, or print it to a new PDF") from None
     if isinstance(found, str):
         raise UnreadablePdf(found)
-    pdf = Pdf(*found)
+    title, pages = found
+    pdf = Pdf(title, [[Paragraph(*parts) for parts in page] for page in pages])
     if not any(pdf.pages):
         raise UnreadablePdf("has no text: a PDF of scanned pages needs OCR first, as by `ocrmypdf in.pdf out.pdf`")
     return pdf
@@ -117,9 +143,26 @@ def _read(data: bytes) -> list[Any] | str:
         if drawn:
             return f"is damaged at page {len(drawn) + 1}; get it again, or print its other pages to a new PDF"
         return _ERRORS.get(error.err_code or 3, _ERRORS[3])
+    body = _body(drawn)
     pages = [merged(in_reading_order(page)) for page in without_running_heads(drawn)]
-    compounds = {word.casefold() for page in pages for line in page for word in _COMPOUND.findall(line.text)}
-    return [own_title(title, drawn), [paragraphs(page, compounds) for page in joined_across(pages)]]
+    words = (cell.text for page in pages for line in page for cell in line)
+    compounds = {word.casefold() for text in words for word in _COMPOUND.findall(text)}
+    title = own_title(title, drawn)
+    joined = joined_across([paragraphs(page, compounds, body) for page in pages], compounds)
+    return [title, with_text_below([[part for part in page if not _repeats(part, title)] for page in joined])]
+
+
+def _body(pages: Sequence[Sequence[Fragment]]) -> tuple[float, bool]:
+    """The style of most letters."""
+    count: Counter[tuple[float, bool]] = Counter()
+    for page in pages:
+        for part in page:
+            count[part.style] += len(part.text)
+    return max(count, key=lambda style: count[style], default=(0.0, False))
+
+
+def _repeats(part: Paragraph, title: str | None) -> bool:
+    return part.is_heading and title is not None and _letters(part.text) == _letters(title)
 
 
 # ---- characters
@@ -135,12 +178,18 @@ def _fragments(page: Any) -> list[Fragment]:
     fragments: list[Fragment] = []
     letters: list[str] = []
     left = right = bottom = top = heights = 0.0
-    cluster = count = 0
+    cluster = count = first = last = 0
+
+    def is_bold(index: int) -> bool:
+        name, flags = ctypes.create_string_buffer(200), ctypes.c_int()
+        pdfium.FPDFText_GetFontInfo(text.raw, index, name, 200, ctypes.byref(flags))
+        return bool(_BOLD.search(name.value.decode(errors="replace")))
 
     def end() -> None:
         nonlocal letters, count
         if count and (words := _plain("".join(letters))):
-            fragments.append(Fragment(words, left, right, bottom, top, heights / count))
+            bold = is_bold(first) and is_bold(last)
+            fragments.append(Fragment(words, left, right, bottom, top, heights / count, bold))
         letters, count = [], 0
 
     for index in range(pdfium.FPDFText_CountChars(text.raw)):
@@ -159,10 +208,10 @@ def _fragments(page: Any) -> list[Fragment]:
             end()
         if not count:
             left, bottom, right, top = box
-            heights = 0.0
+            heights, first = 0.0, index
         else:
             left, bottom, right, top = min(left, box[0]), min(bottom, box[1]), max(right, box[2]), max(top, box[3])
-        heights, count = heights + height, count + 1
+        heights, count, last = heights + height, count + 1, index
         if box == before and unicodedata.bidirectional(letter) in ("R", "AL"):
             letters.insert(cluster, letter)  # a ligature, whose letters pdfium gives from left to right
         else:
@@ -231,10 +280,11 @@ def without_running_heads(pages: Sequence[Sequence[Fragment]]) -> list[list[Frag
     ]
     keys = [set().union(*edge.values()) for edge in edges]
     count = Counter(key for page in keys for key in page)
+    enough = max(2, min(_RUNNING, len(pages)))
     kept = []
     for number, page in enumerate(pages):
         near = set().union(*keys[max(0, number - _NEAR) : number], *keys[number + 1 : number + 1 + _NEAR])
-        running = {part for part, own in edges[number].items() if any(count[key] >= _RUNNING for key in own & near)}
+        running = {part for part, own in edges[number].items() if any(count[key] >= enough for key in own & near)}
         kept.append([part for part in page if part not in running] or list(page))
     return kept
 
@@ -260,45 +310,100 @@ def _edge(page: Sequence[Fragment], side: int) -> list[Fragment]:
 # ---- words
 
 
-def merged(parts: Sequence[Fragment]) -> list[Fragment]:
-    """Lines: the neighbours in one row, which a table's cells are, as one."""
-    lines: list[Fragment] = []
+def merged(parts: Sequence[Fragment]) -> list[Line]:
+    """Lines: the neighbours in one row. What is further apart than a letter is high is two cells."""
+    lines: list[Line] = []
     for part in parts:
-        if lines and part.left >= lines[-1].left and part.is_beside(last := lines[-1]):
+        last = lines[-1][-1] if lines else None
+        if last is None or part.left < lines[-1][0].left or not part.is_beside(last):
+            lines.append([part])
+        elif part.left - last.right > last.height:
+            lines[-1].append(part)
+        else:
             text = f"{last.text} {part.text}" if not last.text.endswith("\u00ad") else last.text[:-1] + part.text
             box = max(last.right, part.right), min(last.bottom, part.bottom), max(last.top, part.top)
-            lines[-1] = Fragment(text, last.left, *box, last.height)
-        else:
-            lines.append(part)
+            lines[-1][-1] = Fragment(text, last.left, *box, last.height, last.is_bold and part.is_bold)
     return lines
 
 
-def joined_across(pages: Sequence[Sequence[Fragment]]) -> list[list[Fragment]]:
-    """The pages, a word that goes over two of them whole on the first."""
+def paragraphs(lines: Sequence[Line], compounds: set[str], body: tuple[float, bool]) -> list[Paragraph]:
+    """The text of a page; `body` is the style of the document's most letters. A paragraph begins after a larger
+    distance or larger letters; the next column begins none. Each row of a table is one."""
+    steps = [first[0].bottom - second[0].bottom for first, second in pairwise(lines)]
+    usual = median([step for step in steps if step > 0] or [0])
+    found: list[Paragraph] = []
+    words: list[str] = []
+    was_row = was_heading = False
+    for at, line in enumerate(lines):
+        step = steps[at - 1] if at else 0.0
+        is_row = len(line) > 1 and any(
+            _are_aligned(line, lines[other]) for other in range(max(0, at - 2), min(len(lines), at + 3)) if other != at
+        )
+        may_begin = not at or was_heading or step < 0 or step > usual * _PARAGRAPH_GAP
+        is_heading = _is_emphasised(line, body) and (not was_row if is_row else may_begin)
+        is_smaller = at and lines[at - 1][0].height > line[0].height * _TITLE_SIZE
+        if at and (step > usual * _PARAGRAPH_GAP or is_smaller or is_row or is_heading != was_heading):
+            found.append(Paragraph("".join(words), was_heading))
+            words = []
+        text = (" | " if is_row else " ").join(cell.text for cell in line)
+        if is_row and not is_heading:
+            text = f"| {text}"
+        if words:
+            words[-1], glue = _glue(words[-1], text, compounds)
+            words.append(glue)
+        words.append(text)
+        was_row, was_heading = is_row, is_heading
+    return [*found, Paragraph("".join(words), was_heading)] if words else found
+
+
+def _are_aligned(line: Line, other: Line) -> bool:
+    """Whether each cell begins or ends below one of the other row, or is centred there."""
+    return len(line) == len(other) and all(
+        min(abs(a.left - b.left), abs(a.right - b.right), abs(a.left + a.right - b.left - b.right) / 2) < _SAME_EDGE
+        for a, b in zip(line, other, strict=True)
+    )
+
+
+def _is_emphasised(line: Line, body: tuple[float, bool]) -> bool:
+    height, is_bold = body
+    letters = sum(sum(map(str.isalpha, cell.text)) for cell in line)
+    return 2 <= letters <= _HEADING_LETTERS and all(
+        cell.height >= height * _HEADING_SIZE or (cell.is_bold and not is_bold) for cell in line
+    )
+
+
+def joined_across(pages: Sequence[Sequence[Paragraph]], compounds: set[str]) -> list[list[Paragraph]]:
+    """The pages, a sentence that goes over two of them whole on the first."""
     whole = [list(page) for page in pages]
     for page, following in pairwise(whole):
-        if page and following and _HYPHEN.search(page[-1].text):
-            word, _, rest = following[0].text.partition(" ")
-            page.append(following[0]._replace(text=word))
-            following[:1] = [following[0]._replace(text=rest)] if rest else []
+        if not page or not following or page[-1].is_heading or following[0].is_heading:
+            continue
+        before, after = page[-1].text, following[0].text
+        if _SENTENCE.fullmatch(before) or not (after[0].islower() or re.match(f"[{UNSPACED}]", after)):
+            continue
+        end = sentence.end() if (sentence := _SENTENCE.match(after)) else len(after)
+        page[-1] = Paragraph("".join((*_glue(before, after, compounds), after[:end].rstrip())))
+        following[:1] = [Paragraph(after[end:])] if after[end:] else []
     return whole
 
 
-def paragraphs(lines: Sequence[Fragment], compounds: set[str]) -> list[str]:
-    """The text of a page. A paragraph begins after a larger distance or larger letters; the next column begins none."""
-    steps = [first.bottom - second.bottom for first, second in pairwise(lines)]
-    usual = median([step for step in steps if step > 0] or [0])
-    texts: list[str] = []
-    words: list[str] = []
-    for before, step, line in zip([None, *lines], [0, *steps], lines, strict=False):
-        if before and (step > usual * _PARAGRAPH_GAP or before.height > line.height * _TITLE_SIZE):
-            texts.append("".join(words))
-            words = []
-        if words:
-            words[-1], glue = _glue(words[-1], line.text, compounds)
-            words.append(glue)
-        words.append(line.text)
-    return [text.replace("\u00ad", "") for text in [*texts, "".join(words)] if text]
+def with_text_below(pages: Sequence[Sequence[Paragraph]]) -> list[list[Paragraph]]:
+    """Each heading with a paragraph to head: two on a page become one, and one with nothing below a paragraph. Without
+    soft hyphens."""
+    kept: list[list[Paragraph]] = []
+    below = None
+    for page in reversed(pages):
+        parts: list[Paragraph] = []
+        for text, is_heading in reversed(page):
+            text = text.replace("\u00ad", "")
+            if is_heading and below and below.is_heading and parts and len(text + below.text) < _HEADING_LETTERS:
+                text = f"{text} {parts.pop().text}"
+            elif is_heading and (below is None or below.is_heading):
+                is_heading = False
+            below = Paragraph(text, is_heading)
+            parts.append(below)
+        kept.append(parts[::-1])
+    return kept[::-1]
 
 
 def _glue(line: str, following: str, compounds: set[str]) -> tuple[str, str]:
