@@ -29,6 +29,16 @@ def test_rollouts_come_from_the_weights_of_batches_ago() -> None:
     assert seen[::2] == seen[1::2] == [0.0, 0.0, 0.0, 1.0, 2.0]
 
 
+def test_a_long_run_stays_in_the_memory_of_its_first_copies() -> None:
+    """Copies that come and go leave holes in the heap, and a run of hours grows."""
+    model, seen = torch.nn.Linear(3, 2, bias=False), []
+    sampler = StaleSampler(Config(train=Train(staleness=2)), model)
+    for step in range(9):
+        with sampler.in_place(step):
+            seen.append(model.weight.data)
+    assert len({weight.data_ptr() for weight in seen}) == 3
+
+
 def test_eight_bits_are_three_bits_behind_the_leading_one() -> None:
     torch.manual_seed(0)
     weight = torch.randn(4, 500)

@@ -34,12 +34,16 @@ class StaleSampler:
         parameters = list(self._model.parameters())
         weights = [parameter.data for parameter in parameters]
         if not self._past or self._past[-1][0] != step:  # a step may need several rounds of rollouts
-            self._past.append((step, [self._kept(weight) for weight in weights]))
+            self._keep(step, weights)
         return weights_in_place(parameters, self._sampled(weights))
 
-    def _kept(self, weight: Tensor) -> Tensor:
-        rounded = to_8_bits(weight) if self._8_bits and weight.dim() == 2 else weight
-        return rounded.to("cpu", copy=True)
+    def _keep(self, step: int, weights: list[Tensor]) -> None:
+        """Copy these weights; once the past is full, into the memory of those that are too old for any rollout."""
+        full = len(self._past) == self._past.maxlen
+        copies = self._past.popleft()[1] if full else [torch.empty_like(weight, device="cpu") for weight in weights]
+        for copy, weight in zip(copies, weights, strict=True):
+            copy.copy_(to_8_bits(weight) if self._8_bits and weight.dim() == 2 else weight)
+        self._past.append((step, copies))
 
     def _sampled(self, like: list[Tensor]) -> list[Tensor]:
         """The oldest weights, on the model's device: always at one address, to which CUDA graphs are bound."""

@@ -8,6 +8,7 @@ calls.
 
 from __future__ import annotations
 
+import os
 import platform
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 _CPUINFO = Path("/proc/cpuinfo")
+_KEPT = 128
+"""For so many shapes of a product oneDNN and PyTorch keep the code they made; by default for 1,024. That takes 0.6 MB a
+shape, and packed rows have other shapes in each pass. Making it again takes a millisecond."""
 
 
 class OneDNNLinear(torch.nn.Linear):
@@ -45,6 +49,8 @@ def use_onednn(model: torch.nn.Module, *, bf16: bool = False) -> None:
     passes under autocast, where it has bf16."""
     if not (multiplies_bf16() if bf16 else mkl_is_slow()):
         return
+    for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # read at the first product
+        os.environ.setdefault(capacity, str(_KEPT))
     for module in model.modules():
         # A subclass may compute otherwise.
         if type(module) is torch.nn.Linear and module.weight.dtype == torch.float32:
