@@ -61,7 +61,7 @@ def test_every_setting_is_on_its_page() -> None:
     assert set(settings.USEFUL) <= names
 
 
-@pytest.mark.parametrize("name", ["codes.md", "hosts.md", "methods.md", "metrics.md"])
+@pytest.mark.parametrize("name", ["codes.md", "hosts.md", "logs.md", "methods.md", "metrics.md"])
 def test_what_is_made_from_code_is_on_its_page(name: str) -> None:
     text = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
     assert site_module("made").page(name) == text, f"{name} is behind the code: run `make docs`"

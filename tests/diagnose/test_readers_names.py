@@ -1,4 +1,4 @@
-"""The tables of names, against our glossary, against what the trainers logged, and against the page that shows them."""
+"""The tables of names, against our glossary and against what the trainers logged."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from holdfast.diagnose.log.glossary import METRICS
 from holdfast.diagnose.readers import read_log
 from holdfast.diagnose.readers.names import ambiguous_names, by_version, host_of, translation
 from holdfast.hosts import HOSTS
-from holdfast.hosts.host import CHANGES, Name
+from holdfast.hosts.host import CHANGES
 
 from .conftest import LOGS
 
-ROOT = Path(__file__).parents[2]
 TABLES = {host: HOSTS[host].series for host in HOSTS if HOSTS[host].series}
 MORE = {host: HOSTS[host].more for host in HOSTS if HOSTS[host].more}
 LEFT_ALONE = {host: HOSTS[host].left_alone for host in HOSTS if HOSTS[host].left_alone}
-PAGE = ROOT / "docs" / "reference" / "logs.md"
 
 
 def logged(host: str) -> set[str]:
@@ -199,27 +197,6 @@ def test_the_deviation_of_groups_and_of_the_batch(logged: dict[str, tuple[float,
 )
 def test_the_host_by_its_names(names: list[str], host: str) -> None:
     assert host_of(names) == host
-
-
-def rows_of(table: tuple[Name, ...]) -> str:
-    """A table of names in Markdown, as docs/reference/logs.md has it."""
-    differ = any(name.differs for name in table)  # a column only where it says something
-    lines = ["| its name | ours | |\n|---|---|---|\n" if differ else "| its name | ours |\n|---|---|\n"]
-    for name in table:
-        ours = f"`{name.ours}`" + (f" = {name.change}" if name.change != "x" else "")
-        lines.append(f"| `{name.host}` | {ours} | {name.differs} |\n" if differ else f"| `{name.host}` | {ours} |\n")
-    return "".join(lines)
-
-
-def left_of(host: str) -> str:
-    return "".join(f"| `{name}` | {why} |\n" for name, why in LEFT_ALONE[host].items())
-
-
-def test_the_page_shows_the_tables() -> None:
-    """The tables of names of a host, its other names, and what is left alone."""
-    page = PAGE.read_text(encoding="utf-8")
-    for table in (*map(rows_of, (*TABLES.values(), *MORE.values())), *map(left_of, LEFT_ALONE)):
-        assert table in page, f"docs/reference/logs.md lacks this table:\n{table}"
 
 
 def test_an_event_file_is_named_after_its_folder_only_if_it_is_alone(tmp_path: Path) -> None:
