@@ -88,3 +88,32 @@ def test_what_cannot_become_a_recipe_is_refused(
     Path("few.csv").write_text("question,answer\nWho?,x\nWhere?,y\n")
     assert message in holdfast("init", *arguments, "--model", "model", code=2).stderr
     assert not Path("docs-agent/recipe.toml").exists()
+
+
+def test_a_refusal_leaves_no_folder_so_the_command_can_be_repeated(project: Path, holdfast: Run) -> None:
+    Path("empty").mkdir()
+    error = holdfast("init", "empty", "questions.csv", "--model", "model", "--out", "my", code=2).stderr
+    assert "empty contains no .md" in error and not Path("my").exists()
+    assert ".." not in error
+    Path("my").mkdir()
+    Path("my/notes").write_text("mine")
+    holdfast("init", "empty", "questions.csv", "--model", "model", "--out", "my", "--overwrite", code=2)
+    assert Path("my/notes").read_text() == "mine"
+
+
+def test_a_question_that_is_repeated_is_asked_once_with_all_its_answers(project: Path, holdfast: Run) -> None:
+    with open("questions.csv", "a", newline="") as file:
+        csv.writer(file).writerows([f"who opened  the bridge of {name}?", "Nobody"] for name in NAMES[:20])
+    said = holdfast("init", "docs", "questions.csv", "--model", "model", "--out", "my").stdout
+    rows = [json.loads(line) for name in ("train", "dev") for line in Path(f"my/{name}.jsonl").read_text().splitlines()]
+    assert len(rows) == 40 and sum("Nobody" in row["golden_answers"] for row in rows) == 20
+    assert "20 of 60 rows repeat a question" in said and "20 got another golden answer" in said
+
+
+def test_questions_about_something_else_are_not_called_done(project: Path, holdfast: Run) -> None:
+    rows = "".join(f"{name}의 다리를 누가 열었습니까?,시장 {at}\n" for at, name in enumerate(NAMES))
+    Path("korean.csv").write_text(f"question,answer\n{rows}", encoding="utf-8")
+    said = holdfast("init", "docs", "korean.csv", "--model", "model", "--out", "my").stdout
+    assert "0 of 32 questions became demonstrations" in said and "is in no passage that was found" in said
+    assert "Done." not in said and "index show my/index" in said
+    assert load(Path("my/recipe.toml")).protocol.topk == 3

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from holdfast.base.errors import ConfigError, DataError, ModelError
 from holdfast.cli.terminal import out, program, train_extra
@@ -18,8 +22,11 @@ from holdfast.recipe import load
 from holdfast.tasks.demonstrations import write_demonstrations
 from holdfast.tasks.files import read_questions, write_examples
 from holdfast.tasks.opening import open_retriever, open_tasks
-from holdfast.tasks.questions import dev_questions
+from holdfast.tasks.questions import Example, dev_questions
 from holdfast.train.prepare import prepare
+
+if TYPE_CHECKING:
+    from holdfast.model.language_model import LanguageModel
 
 _MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _HELD_OUT = 5
@@ -52,9 +59,6 @@ def init(
 
     [cyan]holdfast init docs questions.csv --model Qwen/Qwen2.5-0.5B-Instruct --out my[/cyan]
     """
-    with train_extra("loading PyTorch and transformers"):
-        from holdfast.model.language_model import load_skeleton
-        from holdfast.train.fitting import as_toml, fitted
     console = out()
     if not docs.exists():
         raise ConfigError(f"{docs} does not exist; give a folder of documents, or a file of passages")
@@ -62,35 +66,47 @@ def init(
     folder = folder or Path(f"{name}-agent")
     if folder.exists() and any(folder.iterdir()) and not overwrite:
         raise ConfigError(f"{folder} is not empty; choose another folder with --out, or give --overwrite")
+    asked = _questions(questions) if questions else None  # before what takes seconds to load
+    if asked is not None and asked.note:
+        console.print(f"{questions}: {asked.note}", soft_wrap=True)
+    with train_extra("loading PyTorch and transformers"):
+        from holdfast.model.language_model import load_skeleton
     skeleton = load_skeleton(Model(path=model))
     if skeleton is None:
         raise ModelError(
             f"--model {model}: its tokenizer is needed and not on this machine. Give the folder of a model, or get one "
             f"with {program()} model get smollm2"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(folder / "index", ignore_errors=True)  # of other documents, perhaps
-    train, dev = _split(questions) if questions else ((), ())
-    if questions:
-        write_examples(folder / "train.jsonl", train, "jsonl")
-        write_examples(folder / "dev.jsonl", dev, "jsonl")
-        console.print(f"{questions}: {len(train):,} questions to train on, {len(dev):,} held out", soft_wrap=True)
+    with _whole(folder):
+        head = {
+            "run": {"name": re.sub(r"[^\w.-]+", "-", folder.resolve().name).strip("-.") or name},
+            "data": {"train": "train.jsonl", "dev": "dev.jsonl"},
+            "retrieval": {"corpus": os.path.relpath(docs, folder), "index": "index"},
+            "model": {"path": os.path.relpath(model, folder) if Path(model).exists() else model},
+        }
+        _write(console, skeleton, folder, head, asked)
 
+
+def _write(
+    console: Console, skeleton: LanguageModel, folder: Path, head: dict[str, Any], asked: _Questions | None
+) -> None:
+    """Everything in the folder; says what was measured, and what is too little."""
+    from holdfast.train.fitting import as_toml, fitted
+
+    shutil.rmtree(folder / "index", ignore_errors=True)  # of other documents, perhaps
     recipe = folder / "recipe.toml"
-    named = os.path.relpath(model, folder) if Path(model).exists() else model
-    head = {
-        "run": {"name": re.sub(r"[^\w.-]+", "-", folder.resolve().name).strip("-.") or name},
-        "data": {"train": "train.jsonl", "dev": "dev.jsonl"},
-        "retrieval": {"corpus": os.path.relpath(docs, folder), "index": "index"},
-        "model": {"path": named},
-    }
+    if asked is not None:
+        write_examples(folder / "train.jsonl", asked.train, "jsonl")
+        write_examples(folder / "dev.jsonl", asked.dev, "jsonl")
+        console.print(f"{len(asked.train):,} questions to train on, {len(asked.dev):,} held out")
     recipe.write_text(as_toml(head), encoding="utf-8")
     draft = load(recipe)
     retriever = open_retriever(draft, open_tasks(draft), lambda sentence: console.print(sentence, soft_wrap=True))
-    fit = fitted(skeleton, retriever.documents, retriever, train)
+    fit = fitted(skeleton, retriever.documents, retriever, asked.train if asked else ())
     settings = {**head, **fit.settings, "model": {**head["model"], **fit.settings["model"]}}
-    if fit.made is not None:
-        write_demonstrations(folder / "demonstrations.jsonl", fit.made.rows)
+    rows = fit.made.rows if fit.made else ()
+    if rows:
+        write_demonstrations(folder / "demonstrations.jsonl", rows)
         settings["warm_start"] = {"data": "demonstrations.jsonl", **settings["warm_start"]}
     recipe.write_text(as_toml(settings), encoding="utf-8")
 
@@ -103,22 +119,20 @@ def init(
         f"{limits['max_observation_tokens']}. The protocol is {limits['preset']}.",
         soft_wrap=True,
     )
-    if fit.made is not None:
-        twice = sum(len(turns) > 2 for _, turns in fit.made.rows)
+    if asked is None or fit.made is None:
         console.print(
-            f"{len(fit.made.rows):,} of {fit.made.asked:,} questions became demonstrations, {twice:,} of them with a "
-            "second search",
-            soft_wrap=True,
-        )
-        for why, left in fit.made.left_out.items():
-            console.print(f"  left out: {len(left):,} whose answer {why}: {' · '.join(left[:3])}", soft_wrap=True)
-    if not questions:
-        console.print(
-            f"{recipe} is written, without questions. Write them, one a line, and run this again with the file:\n"
-            '  {"question": "Which lake is the deepest?", "golden_answers": ["Orsa", "Lake Orsa"]}',
+            f"{recipe} is written, without questions. Write them, one a line, and run this again with the file and "
+            '--overwrite:\n  {"question": "Which lake is the deepest?", "golden_answers": ["Orsa", "Lake Orsa"]}',
             soft_wrap=True,
         )
         return
+    twice = sum(len(turns) > 2 for _, turns in rows)
+    console.print(
+        f"{len(rows):,} of {fit.made.asked:,} questions became demonstrations, {twice:,} of them with a second search",
+        soft_wrap=True,
+    )
+    for why, left in fit.made.left_out.items():
+        console.print(f"  left out: {len(left):,} whose answer {why}: {' · '.join(left[:3])}", soft_wrap=True)
     prepared = prepare(load(recipe))
     for note in prepared.notes:
         console.print(f"note: {note}.", soft_wrap=True)
@@ -126,16 +140,58 @@ def init(
         console.print(f"Training needs {prepared.needs}.", soft_wrap=True)
     console.print("The prompt of the first question, as the model reads it:\n", soft_wrap=True)
     console.print(prepared.prompt or "", soft_wrap=True)
-    console.print(f"\nDone. Train it: {program()} train {quote(str(recipe))}", soft_wrap=True)
+    if rows:
+        console.print(f"\nDone. Train it: {program()} train {quote(str(recipe))}", soft_wrap=True)
+        return
+    show = f"{program()} index show {quote(str(folder / 'index'))} {quote(asked.train[0].question)}"
+    console.print(
+        "\nThere is not one demonstration, and without them a model that does not search yet never learns it. An "
+        f"answer must stand in a document as it is written in the file. See what a search finds: {show}",
+        soft_wrap=True,
+    )
 
 
-def _split(path: Path) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """(training questions, questions held out). Raises `DataError`."""
-    examples = read_questions(path)
-    if len(examples) < _MIN_QUESTIONS:
+@contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """Makes the folder. After an error a new or empty one is gone, so that the command can be repeated."""
+    is_new = not folder.exists() or not any(folder.iterdir())
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    train: tuple[Example, ...]
+    dev: tuple[Example, ...]
+    note: str
+    """On questions that the file has several times; empty without."""
+
+
+def _questions(path: Path) -> _Questions:
+    """The questions of a file, each once: one that stands there again would be in training and held out. Raises
+    `DataError`."""
+    rows = read_questions(path)
+    once: dict[str, Example] = {}
+    others = 0
+    for row in rows:
+        key = " ".join(row.question.casefold().split())
+        first = once.setdefault(key, row)
+        answers = tuple(dict.fromkeys((*first.golden_answers, *row.golden_answers)))
+        others += len(answers) > len(first.golden_answers)
+        once[key] = replace(first, golden_answers=answers)
+    if len(once) < _MIN_QUESTIONS:
         raise DataError(
-            f"{path} has {len(examples)} questions; a recipe needs {_MIN_QUESTIONS}, and a model learns from hundreds"
+            f"{path} has {len(once)} questions; a recipe needs {_MIN_QUESTIONS}, and a model learns from hundreds"
         )
-    dev = tuple(dev_questions(examples, min(len(examples) // _HELD_OUT, 200)))
+    dev = tuple(dev_questions(list(once.values()), min(len(once) // _HELD_OUT, 200)))
     held = {example.index for example in dev}
-    return tuple(example for example in examples if example.index not in held), dev
+    note = ""
+    if again := len(rows) - len(once):
+        note = f"{again:,} of {len(rows):,} rows repeat a question; each question is asked once"
+        note += f", and {others:,} got another golden answer by it" if others else ""
+    return _Questions(tuple(example for example in once.values() if example.index not in held), dev, note)

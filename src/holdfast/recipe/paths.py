@@ -51,8 +51,15 @@ def in_folder(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """Values of a recipe file in `folder`, by dotted name: its paths from the current folder, and where its code is."""
     if folder == Path():
         return dict(values)
-    placed = {name: str(folder / value) if is_path(name, value, folder) else value for name, value in values.items()}
+    placed = {name: _under(folder, value) if is_path(name, value, folder) else value for name, value in values.items()}
     return {"run.code": str(folder), **placed} if import_paths(values) else placed
+
+
+def _under(folder: Path, value: str) -> str:
+    """The path from the current folder, for messages without `folder/..`, where no link makes that another place."""
+    while value.startswith("../") and folder.name not in ("", "..") and not folder.is_symlink():
+        folder, value = folder.parent, value.removeprefix("../")
+    return str(folder / value)
 
 
 def with_values(config: Config, values: Mapping[str, Any]) -> Config:

@@ -24,6 +24,8 @@ TOPKS = (1, 2, 3, 5)
 """Numbers of passages that are tried."""
 _NEARLY = 0.9
 """The smallest is taken that finds this share of what the largest finds."""
+_TOPK = 3
+"""Where no question tells."""
 _SAMPLE = 1000
 """Passages and questions that are measured."""
 _SEARCHES = 2
@@ -74,7 +76,7 @@ class Fitted:
     found: Mapping[int, float]
     """topk -> the share of training questions of which a search shows an answer; empty without questions."""
     made: Demonstrations | None
-    """None without questions, or where no search finds an answer."""
+    """None without questions."""
 
 
 def fitted(
@@ -89,7 +91,7 @@ def fitted(
     preset = NATIVE if _has_tools(tokenizer) else CLEAN
     prompt = _ALONE if is_small else preset.prompt
     found = answers_found(questions, retriever)
-    wanted = next((k for k in found if found[k] >= _NEARLY * max(found.values())), 3)
+    wanted = next((k for k in found if found[k] and found[k] >= _NEARLY * max(found.values())), _TOPK)
     for topk in range(wanted, 0, -1):
         protocol = _with(preset, prompt, topk, positions)
         observation = _rounded(_longest_usual(protocol, documents, tokenizer))
@@ -119,7 +121,7 @@ def fitted(
         "max_total_tokens": total,
     }
     settings["train"]["questions"] = max(1, min(settings["train"]["questions"], len(questions) or 1000))
-    return Fitted(settings=settings, found=found, made=made if made and made.rows else None)
+    return Fitted(settings=settings, found=found, made=made)
 
 
 def answers_found(questions: Sequence[Example], retriever: Retriever) -> dict[int, float]:
