@@ -22,7 +22,7 @@ def test_what_the_advice_says_it_costs() -> None:
             for found in (sampled, greedy)
         ]
 
-    fresh, stale, sampler = (row.cost for row in ADVICE)
+    fresh, stale, sampler = (row.cost for row in ADVICE.values())
     plain, weak, strong = (ends("factbook", arm) for arm in (FRESH, "LLDS action, 0.2", "LLDS action"))
     assert f"sampled {weak[0]} for {plain[0]}, greedy {weak[1]} for {plain[1]}" in fresh
     assert f"at 1: sampled {strong[0]}, greedy {strong[1]}" in fresh

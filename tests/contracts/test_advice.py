@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 from holdfast.hosts import HOSTS, PENALTY, words
-from holdfast.hosts.advice import ADVICE, COEF
+from holdfast.hosts.advice import ADVICE
+from holdfast.hosts.host import COEF
 from holdfast.methods.penalties import LLDS
 
 ROOT = Path(__file__).parents[2]
@@ -41,5 +42,12 @@ def test_pages_and_snippets_advise_it() -> None:
 
 
 def test_every_row_has_its_evidence() -> None:
-    for row in ADVICE:
+    for row in ADVICE.values():
         assert (ROOT / "research" / "docs" / row.evidence).is_file(), row
+
+
+def test_trainers_are_in_the_situation_that_their_old_policy_says() -> None:
+    for host in HOSTS.values():
+        assert host.trainers.keys() <= ADVICE.keys(), host.id
+        if host.old_policy({}, {}) == "sampler":
+            assert host.trainers.keys() == {"sampler"}, host.id

@@ -28,7 +28,7 @@ HOSTS: Mapping[str, Host] = {
 PHRASES = frozenset(OURS.words)
 """What a remedy may call a setting."""
 PENALTY = "penalty on lost likelihood"
-"""The phrase for it, in every host at the coefficient of `hosts.advice`."""
+"""The phrase for it, in every host at the coefficient of `hosts.host.COEF`."""
 
 
 def words(host: str, phrase: str) -> tuple[str, ...]:

@@ -1,17 +1,17 @@
 """Which penalty to begin with, and how strong: by what the trainer's ratio compares with, and how old its rollouts are.
 
-The one table that says it. Snippets, remedies and pages follow it (tests/contracts/test_advice.py). The numbers are
-test scores of research/docs: exact match, sampled and greedy, means of three seeds.
+The one table that says it; `Host.trainers` has which trainers are in each situation. Snippets, remedies and pages
+follow it (tests/contracts/test_advice.py). The numbers are test scores of research/docs: exact match, sampled and
+greedy, means of three seeds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-COEF = 0.2
-"""The coefficient of LLDS to begin with: its paper's, and the default of `LLDS`."""
-STRONG = 1.0
-"""The coefficient for what `Advice.stronger` names."""
+from holdfast.hosts import HOSTS
+from holdfast.hosts.host import COEF
 
 
 class Advice(NamedTuple):
@@ -19,53 +19,54 @@ class Advice(NamedTuple):
 
     old_policy: str
     rollouts: str
-    trainers: str
     begin: str
     stronger: str
     cost: str
     evidence: str
-    """Pages of the study, relative to `research/docs`."""
+    """Page of the study, in `research/docs`."""
+    others: tuple[str, ...] = ()
+    """Trainers in this situation of whose words nothing is known."""
 
 
-ADVICE = (
-    Advice(
+ADVICE: Mapping[str, Advice] = {
+    "fresh": Advice(
         old_policy="recomputed",
         rollouts="fresh",
-        trainers="`holdfast train`, TRL's `GRPOTrainer`, verl's synchronous trainers",
         begin=f"no penalty; LLDS at {COEF} if likelihood of correct rollouts decays (`LLD001`, `LLD003`)",
         stronger="1 at a learning rate that is too high and cannot be lowered",
         cost=f"at {COEF}: sampled .79 for .80, greedy .90 for .89; at 1: sampled .69, greedy .91 (pretrained model, 24 "
         "batches)",
         evidence="factbook.md",
     ),
-    Advice(
+    "stale": Advice(
         old_policy="recomputed",
         rollouts="stale, by four optimizer steps or more",
-        trainers="verl's V1 `separate_async` and `colocate_async`, slime and miles, NeMo-RL, AReaL",
         begin=f"LLDS at {COEF}; better, fresher rollouts",
         stronger="1 if it still falls, or at a high learning rate",
         cost=f"eight batches old: none ends at .27 sampled, .27 greedy; {COEF} at .77, .86; 1 at .74, .87; fresh "
         "without a penalty .82, .89",
         evidence="real-age.md",
+        others=("AReaL",),
     ),
-    Advice(
+    "sampler": Advice(
         old_policy="the sampler's",
         rollouts="stale",
-        trainers="TRL's `AsyncGRPOTrainer`, verl's `one_step_off` and `fully_async` (`bypass_mode`), prime-rl, SkyRL",
         begin="no penalty",
         stronger="nowhere: LLDS at 1 on top cost 9 and 31 points sampled, 16 and 80 greedy",
         cost="pretrained model, one seed, eight batches old: .76 sampled, .92 greedy, for .65, .71 fresh and .33, .34 "
         "recomputed; tiny model: one batch old .76, .86; four .72, .85; sixteen .66, .43",
         evidence="old-policy.md",
     ),
-)
+}
 
 
 def table() -> list[str]:
     """The table in Markdown, for docs/reference/advice.md."""
     rows = ["| old policy | rollouts | trainers | begin with | stronger | what it costs |", "|---|---|---|---|---|---|"]
-    for row in ADVICE:
+    for situation, row in ADVICE.items():
+        known = [host.trainers[situation] for host in HOSTS.values() if situation in host.trainers]
         page = f"[{row.evidence.removesuffix('.md')}](../../research/docs/{row.evidence})"
-        cells = (row.old_policy, row.rollouts, row.trainers, row.begin, row.stronger, f"{row.cost} ({page})")
+        trainers = ", ".join([*known, *row.others])
+        cells = (row.old_policy, row.rollouts, trainers, row.begin, row.stronger, f"{row.cost} ({page})")
         rows.append(f"| {' | '.join(cells)} |")
     return rows

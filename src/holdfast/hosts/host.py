@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
+COEF = 0.2
+"""The coefficient of LLDS that every phrase below advises: its paper's, and the default of `LLDS`."""
 OldPolicy = Literal["recomputed", "sampler"]
 """The policy in the ratio's denominator: log-probs that the trainer computes, or those of the sampler."""
 
@@ -89,11 +91,6 @@ class Span:
 # ---- the host, and what most hosts answer
 
 
-def no_variant(series: Seen, settings: Settings) -> str:
-    """The trainer itself wrote the log."""
-    return ""
-
-
 def recomputed(series: Seen, settings: Settings) -> OldPolicy:
     """The trainer computes the old log-probs."""
     return "recomputed"
@@ -102,16 +99,6 @@ def recomputed(series: Seen, settings: Settings) -> OldPolicy:
 def of_sampler(series: Seen, settings: Settings) -> OldPolicy:
     """The old log-probs are the sampler's."""
     return "sampler"
-
-
-def nothing_doubtful(series: Seen, settings: Settings) -> dict[str, str]:
-    """Every name means what the table says."""
-    return {}
-
-
-def one_version(series: Seen) -> tuple[Name, ...]:
-    """The table is right for every version."""
-    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -125,10 +112,13 @@ class Host:
 
     kin: str = ""
     """The id of the host whose evaluations and rows it writes, if it is built on one."""
-    variant: Callable[[Seen, Settings], str] = no_variant
+    variant: Callable[[Seen, Settings], str] = lambda series, settings: ""
     """(series by its names, settings) -> the id of the trainer of this family that wrote the log; "" if it is this."""
     old_policy: Callable[[Seen, Settings], OldPolicy] = recomputed
     """(series by its names, settings) -> what the ratio compares with."""
+
+    trainers: Mapping[str, str] = field(default_factory=dict)
+    """A situation of `hosts.advice` -> the trainers of this host that are in it, in words."""
 
     # ---- its log
 
@@ -153,9 +143,9 @@ class Host:
     """Beginnings of names that this host logs, and others may."""
     prefixed: bool = False
     """Whether its names have `train/` before them in W&B."""
-    doubtful: Callable[[Seen, Settings], dict[str, str]] = nothing_doubtful
+    doubtful: Callable[[Seen, Settings], dict[str, str]] = lambda series, settings: {}
     """(series by its names, settings) -> name of a series that in this log does not mean what the table says -> why."""
-    by_version: Callable[[Seen], tuple[Name, ...]] = one_version
+    by_version: Callable[[Seen], tuple[Name, ...]] = lambda series: ()
     """Rows of the table that the version of the trainer changes, as far as the log shows the version."""
 
     spans: tuple[Span, ...] = ()

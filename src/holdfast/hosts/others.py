@@ -32,6 +32,7 @@ TINKER = Host(
 
 SLIME = Host(
     id="slime",
+    trainers={"stale": "slime and miles"},
     series=(
         Name("rollout/raw_reward", "reward/mean"),
         Name("rollout/response_len/mean", "rollout/length"),
@@ -86,6 +87,7 @@ SKYRL = Host(
         Name("timing/wait_for_generation_buffer", "time/waiting_s"),
     ),
     old_policy=_by_staleness,
+    trainers={"sampler": "SkyRL"},
     words={"age of rollouts": ("max_staleness_steps",)},
     older={"policy/ppo_clip_ratio": "policy/loss_metrics/clip_ratio"},
     held_out=(r"eval/(.+)/avg_score",),
@@ -129,6 +131,7 @@ OPENRLHF = Host(
 NEMO_RL = Host(
     id="nemo-rl",
     title="NeMo-RL",
+    trainers={"stale": "NeMo-RL"},
     series=(
         Name("reward", "reward/mean"),
         Name("mean_gen_tokens_per_sample", "rollout/length"),

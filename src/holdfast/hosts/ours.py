@@ -1,7 +1,6 @@
 """holdfast's own trainer."""
 
-from holdfast.hosts.advice import COEF
-from holdfast.hosts.host import Host, OldPolicy, Seen, Settings, Span
+from holdfast.hosts.host import COEF, Host, OldPolicy, Seen, Settings, Span
 
 
 def _old_policy(series: Seen, settings: Settings) -> OldPolicy:
@@ -11,6 +10,7 @@ def _old_policy(series: Seen, settings: Settings) -> OldPolicy:
 OURS = Host(
     id="holdfast",
     old_policy=_old_policy,
+    trainers={"fresh": "`holdfast train`"},
     families=("reward/", "rollout/", "likelihood/", "displacement/", "penalty/", "entropy/", "grad/", "ratio/"),
     spans=(
         Span("time/rollout_s", "generation"),

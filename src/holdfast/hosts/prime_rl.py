@@ -49,6 +49,7 @@ PRIME_RL = Host(
         Name("time/wait_for_batch", "time/waiting_s"),
     ),
     old_policy=of_sampler,
+    trainers={"sampler": "prime-rl"},
     older={"off_policy_level/all/mean": "off_policy/mean", "batch/off_policy_level/mean": "off_policy/mean"},
     labels={
         "reward": "train/agg/effective/reward/mean",

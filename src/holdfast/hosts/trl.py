@@ -7,8 +7,7 @@ from functools import reduce
 
 import numpy as np
 
-from holdfast.hosts.advice import COEF
-from holdfast.hosts.host import Host, Logged, Name, Span
+from holdfast.hosts.host import COEF, Host, Logged, Name, Span
 
 SERIES = (
     Name("reward", "reward/mean"),
@@ -95,6 +94,7 @@ _PENALTY = f"with_penalties(GRPOTrainer, LLDS(coef={COEF}))"
 TRL = Host(
     id="trl",
     title="TRL",
+    trainers={"fresh": "TRL's `GRPOTrainer`"},
     series=SERIES,
     more=(
         Name("num_turns", "rollout/turns"),

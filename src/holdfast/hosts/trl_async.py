@@ -4,14 +4,14 @@ Its ratio compares with the sampler: old log-probs are vLLM's, of the weights th
 to the sampler (`async_grpo_trainer.py`, `compute_loss`), and it has no reference model and no `beta`.
 """
 
-from holdfast.hosts.advice import COEF
-from holdfast.hosts.host import Host, Name, Span, of_sampler
+from holdfast.hosts.host import COEF, Host, Name, Span, of_sampler
 from holdfast.hosts.trl import TRL
 
 TRL_ASYNC = Host(
     id="trl-async",
     title="TRL's AsyncGRPOTrainer",
     kin="trl",
+    trainers={"sampler": "TRL's `AsyncGRPOTrainer`"},
     series=(
         Name("reward", "reward/mean"),
         Name("reward_std", "reward/group_std"),

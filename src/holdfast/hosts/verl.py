@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.hosts.advice import COEF
-from holdfast.hosts.host import Host, Logged, Name, OldPolicy, Span
+from holdfast.hosts.host import COEF, Host, Logged, Name, OldPolicy, Span
 
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 AGGREGATION = f"{ACTOR}.loss_agg_mode"
@@ -71,6 +70,10 @@ VERL = Host(
     id="verl",
     variant=_variant,
     old_policy=_old_policy,
+    trainers={
+        "fresh": "verl's synchronous trainers",
+        "sampler": "verl's `one_step_off` and `fully_async` (`bypass_mode`)",
+    },
     series=(
         Name("critic/score/mean", "reward/mean"),
         Name("critic/score/min", "reward/min"),

@@ -6,7 +6,7 @@ synchronisation, or of the start of the batch. They correct nothing by default.
 
 from dataclasses import replace
 
-from holdfast.hosts.host import Name, Span, no_variant
+from holdfast.hosts.host import Name, Span
 from holdfast.hosts.verl import V1, VERL
 
 VERL_ASYNC = replace(
@@ -14,6 +14,7 @@ VERL_ASYNC = replace(
     id="verl-async",
     title="verl's asynchronous V1 trainer",
     kin="verl",
+    trainers={"stale": "verl's V1 `separate_async` and `colocate_async`"},
     more=(
         *VERL.more,
         Name("training/off_policy/trajectory_staleness/mean", "rollout/staleness"),
@@ -21,7 +22,7 @@ VERL_ASYNC = replace(
         Name("training/off_policy/evicted_samples", "rollout/dropped_stale"),
         Name("timing_s/switch_wait", "time/waiting_s"),
     ),
-    variant=no_variant,
+    variant=lambda series, settings: "",
     spans=(
         *VERL.spans,
         Span("timing_s/switch_wait", "waiting"),
