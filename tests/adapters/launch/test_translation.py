@@ -186,7 +186,7 @@ BOTH_REFUSE = [
     ("loss.methods.dynamic_sampling.rounds=2", "every group"),
 ]
 TRL_REFUSES = [
-    (f"{PPO} critic.lr=1e-4", r"loss\.advantage = 'gae' \(with critic\.lr\).*Use verl"),
+    (f"{PPO} critic.lr=1e-4", r"loss\.advantage = 'gae' with critic\.lr = 0\.0001: .*Use verl"),
     ("loss.baseline=length", "loss.baseline = 'length'.*'mean', or use verl"),
     ("loss.reduction=token-sum", "loss.reduction = 'token-sum'.*'token-mean'"),
     ("loss.reduction=seq-mean-token-sum", "loss.reduction = 'seq-mean-token-sum'.*loss.ratio = 'sequence'"),
@@ -206,7 +206,7 @@ VERL_REFUSES = [
     ("loss.penalty.preserve=correct", "loss.penalty.preserve = 'correct'.*'positive'"),
     (f"{PPO} critic.whiten=false", "critic.whiten = False.*whitens"),
     (f"{PPO} critic.path=c", "critic.path = .*Leave it out"),
-    ("loss.ratio=sequence loss.dual_clip=3", "loss.dual_clip = 3.0.*leave it out"),
+    ("loss.ratio=sequence loss.dual_clip=3", "loss.dual_clip = 3.0.*Leave it out"),
     ("train.micro_batch_tokens=2048", "train.micro_batch_tokens = 2048.*4096"),
     ("run.device=cpu", "run.device = 'cpu'.*TRL"),
     ("sampling.top_k=512 sampling.mask_logprobs=true", "sampling.mask_logprobs = True.*top_k = 0, or use TRL"),
@@ -316,7 +316,7 @@ def test_nthr_in_trl_needs_whole_groups_on_every_gpu(planned: Any) -> None:
     """TRL's schedule takes 40 questions of 5 rollouts on 25 GPUs, 8 rollouts each."""
     once = "train.group_size=5 train.optimizer_steps_per_rollout=2"
     planned("trl", once, gpus=25)
-    with pytest.raises(ConfigError, match=r"nthr\.on = true with train\.questions = 40 .* to a multiple of 25"):
+    with pytest.raises(ConfigError, match=r"nthr\.on = true with train\.questions = 40: .* to a multiple of 25"):
         planned("trl", f"{once} loss.methods.nthr.on=true", gpus=25)
     planned("trl", f"{once} loss.methods.nthr.on=true", gpus=20)
 

@@ -11,6 +11,7 @@ from holdfast.adapters.launch.files import Plan
 from holdfast.adapters.launch.recipe import Machines, Recipe
 from holdfast.adapters.launch.translation import Fates, Launch, Noted, Refused, fate
 from holdfast.base.errors import ConfigError, raise_all
+from holdfast.base.section import Refusal, sentence
 from holdfast.hosts import HOSTS
 from holdfast.recipe import Config, absolute
 from holdfast.recipe.validation import code_errors
@@ -78,6 +79,6 @@ def write_plan(plan: Plan, folder: Path, *, overwrite: bool = False) -> None:
             shutil.rmtree(folder)  # after an error before the first file
 
 
-def refuse(host: str, problems: Iterable[str]) -> None:
+def refuse(host: str, problems: Iterable[Refusal | str]) -> None:
     """Raise one `ConfigError` for all problems, if there are any."""
-    raise_all(f"this recipe cannot run in {host} as it is", problems)
+    raise_all(f"this recipe cannot run in {host} as it is", map(sentence, problems))

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from holdfast.adapters.launch.translation import Option, Translation
+from holdfast.base.section import Refusal
 from holdfast.hosts.host import Host
 from holdfast.methods.penalties import CustomPenalty
 from holdfast.methods.registry import Method
@@ -54,6 +55,10 @@ class Recipe:
         default = setting_values(Config())
         return [name for name, value in self.values.items() if name not in default or value != default[name]]
 
+    def refusal(self, settings: str, why: str, instead: str) -> Refusal:
+        """A refusal of settings, whose names have blanks between them."""
+        return Refusal({name: self.values[name] for name in settings.split()}, why, instead)
+
     @property
     def model_path(self) -> str:
         """`model.path`; of a hub id that `holdfast model get` has stored, the folder."""
@@ -83,8 +88,8 @@ def methods(recipe: Recipe, translate: Callable[[Method, Config], Translation]) 
     )
 
 
-def schedule_problem(recipe: Recipe, fits: Callable[[int, int], bool], why: str) -> str | None:
-    """Why a host cannot take K equal optimizer steps, and the nearest settings with which it can; None if it can.
+def schedule_problem(recipe: Recipe, fits: Callable[[int, int], bool], why: str) -> Iterator[Refusal]:
+    """A refusal where a host cannot take K equal optimizer steps, with the nearest settings with which it can.
 
     Args:
         fits: whether the host can take so many steps for so many questions.
@@ -93,16 +98,17 @@ def schedule_problem(recipe: Recipe, fits: Callable[[int, int], bool], why: str)
     train, machines = recipe.config.train, recipe.machines
     questions, steps = train.questions, train.optimizer_steps_per_rollout
     if fits(questions, steps):
-        return None
+        return
     # A multiple of both always fits. K = 1 is not proposed: the penalties would be inert.
     largest = questions + steps * machines.total
     ways = [f"train.questions = {_nearest(questions, (q for q in range(1, largest + 1) if fits(q, steps)))}"]
     fewer = [k for k in range(2, questions * train.group_size + 1) if fits(questions, k)]
     if fewer:
         ways.append(f"train.optimizer_steps_per_rollout = {_nearest(steps, fewer)}")
-    return (
-        f"train.optimizer_steps_per_rollout = {steps} with train.questions = {questions} on {machines}: {why}. The "
-        f"nearest that can: {' or '.join(ways)}"
+    yield recipe.refusal(
+        "train.optimizer_steps_per_rollout train.questions",
+        f"on {machines}, {why}",
+        f"The nearest that can: {' or '.join(ways)}",
     )
 
 

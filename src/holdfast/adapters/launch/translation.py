@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.base.section import Refusal
+
 if TYPE_CHECKING:
     from holdfast.adapters.launch.files import Plan
     from holdfast.adapters.launch.recipe import Recipe
@@ -81,8 +83,8 @@ class Translation:
     """A method in a host: its options there, or why it cannot be."""
 
     options: tuple[Option, ...] = ()
-    problems: tuple[str, ...] = ()
-    """A sentence for each thing that the host cannot do."""
+    problems: tuple[Refusal | str, ...] = ()
+    """What the host cannot do."""
     notes: tuple[str, ...] = ()
     """A sentence for each thing that the host does differently."""
     absent: str = ""
@@ -104,8 +106,8 @@ class Launch:
     """The options, in the order of the file that has them."""
     fates: Fates
     method: Callable[[Method, Config], Translation]
-    problems: Callable[[Recipe], Iterator[str]]
-    """A sentence for each combination of settings that the host cannot do."""
+    problems: Callable[[Recipe], Iterator[Refusal | str]]
+    """Combinations of settings that the host cannot do."""
     differences: Callable[[Recipe], Iterator[str]]
     """A sentence for each thing that the host does differently."""
     plan: Callable[[Recipe, tuple[Option, ...], tuple[str, ...]], Plan]

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from holdfast.adapters.launch.recipe import Recipe, local_notes, methods, same, schedule_problem, truncation
 from holdfast.adapters.launch.translation import ANYWHERE, Code, Fates, Noted, Option, Refused, Translation, absent
+from holdfast.base.section import Refusal
 from holdfast.hosts.trl import TRL
 from holdfast.methods.registry import NTHR, Method, OffPolicyMask, SamplerWeights
 from holdfast.recipe import Config
 from holdfast.recipe.sections import Reward
 
 _START_FIRST = (
-    "first make the model with `holdfast warm-start RECIPE`. Then set model.path to the folder that it prints, and "
+    "First make the model with `holdfast warm-start RECIPE`. Then set model.path to the folder that it prints, and "
     "warm_start.steps = 0"
 )
 _WEIGHTS = SamplerWeights.table()
@@ -199,19 +200,14 @@ def _importance_weights(method: SamplerWeights) -> Translation:
     )
     problems = []
     if method.level == "action":
-        problems.append(
-            f"{_WEIGHTS}.level = 'action': TRL's loss does not know actions. The nearest are 'token' and 'sequence'"
-        )
+        instead = "The nearest are 'token' and 'sequence'"
+        problems.append(Refusal({f"{_WEIGHTS}.level": "action"}, "TRL's loss does not know actions", instead))
     if method.aggregate == "mean":
-        problems.append(
-            f"{_WEIGHTS}.aggregate = 'mean': TRL's weight of a sequence is the product of its ratios. Leave it at "
-            "'product'"
-        )
+        why = "TRL's weight of a sequence is the product of its ratios"
+        problems.append(Refusal({f"{_WEIGHTS}.aggregate": "mean"}, why, "Leave it at 'product'"))
     if method.keep == "reject":
-        problems.append(
-            f"{_WEIGHTS}.keep = 'reject': TRL also weights the tokens that it keeps. The nearest is 'mask', which does "
-            "so too"
-        )
+        why, instead = "TRL also weights the tokens that it keeps", "The nearest is 'mask', which does so too"
+        problems.append(Refusal({f"{_WEIGHTS}.keep": "reject"}, why, instead))
     note = "TRL computes these weights only for rollouts of vLLM, so the script sets use_vllm"
     return Translation(options, tuple(problems), (note,))
 
@@ -230,82 +226,87 @@ FATES: Fates = {
     "world.model": _TINY,
     "world.scripts": _SEPARATE,
     "warm_start": _SEPARATE,
-    "warm_start.steps": Refused(f"TRL's trainer has no warm start: {_START_FIRST}"),
+    "warm_start.steps": Refused(f"TRL's trainer has no warm start. {_START_FIRST}"),
     "loss.baseline": Refused("TRL gives every rollout of a group the same weight. Leave it at 'mean', or use verl"),
     **ANYWHERE,
 }
 
 
-def problems(recipe: Recipe) -> Iterator[str]:
+def problems(recipe: Recipe) -> Iterator[Refusal | str]:
     """Combinations of settings that TRL cannot do."""
     config, loss, machines = recipe.config, recipe.config.loss, recipe.machines
     yield from methods(recipe, method).problems
     if loss.surrogate not in _SURROGATES:
-        yield f"loss.surrogate = {loss.surrogate!r}: TRL's GRPOTrainer does not have it. Use verl, or `holdfast train`"
+        yield recipe.refusal("loss.surrogate", "TRL's GRPOTrainer does not have it", "Use verl, or `holdfast train`")
     if loss.surrogate == "cispo" and loss.clip_low != 1:
-        yield (
-            f"loss.clip_low = {loss.clip_low:g} with loss.surrogate = 'cispo': TRL's weights have no lower bound. Set "
-            "loss.clip_low = 1.0, which switches it off"
+        yield recipe.refusal(
+            "loss.clip_low loss.surrogate",
+            "TRL's weights have no lower bound",
+            "Set loss.clip_low = 1.0, which switches it off",
         )
     if loss.surrogate == "cispo" and loss.reduction != "token-mean":
-        yield (
-            f"loss.reduction = {loss.reduction!r} with loss.surrogate = 'cispo': TRL's mean is over tokens. Set "
-            "loss.reduction = 'token-mean'"
+        yield recipe.refusal(
+            "loss.reduction loss.surrogate", "TRL's mean is over tokens", "Set loss.reduction = 'token-mean'"
         )
     if loss.ratio == "action":
-        yield "loss.ratio = 'action': TRL's loss does not know actions. The nearest are 'token' and 'sequence'"
+        yield recipe.refusal("loss.ratio", "TRL's loss does not know actions", "The nearest are 'token' and 'sequence'")
     if config.model.is_tiny and not config.warm_start.steps:
-        yield f"model.path = 'tiny': TRL loads a model from a folder or the hub; {_START_FIRST}"
+        yield recipe.refusal("model.path", "TRL loads a model from a folder or the hub", _START_FIRST)
     if loss.advantage == "gae":
-        with_it = ", ".join(name for name in recipe.changed if name.startswith("critic.") or name == "reward.kl")
-        yield (
-            f"loss.advantage = 'gae'{with_it and f' (with {with_it})'}: TRL's GRPOTrainer, which runs agents, has no "
-            "critic, and the PPOTrainer of older TRL scores completions without tools by a reward model. Use verl, or "
-            "`holdfast train`"
+        of_critic = [name for name in recipe.changed if name.startswith("critic.") or name == "reward.kl"]
+        yield recipe.refusal(
+            " ".join(["loss.advantage", *of_critic]),
+            "TRL's GRPOTrainer, which runs agents, has no critic, and the PPOTrainer of older TRL scores completions "
+            "without tools by a reward model",
+            "Use verl, or `holdfast train`",
         )
     if loss.advantage == "reinforce":
-        yield (
-            "loss.advantage = 'reinforce': TRL subtracts the group's mean from every reward. The nearest is 'dr_grpo', "
-            "which does not divide by the deviation"
+        yield recipe.refusal(
+            "loss.advantage",
+            "TRL subtracts the group's mean from every reward",
+            "The nearest is 'dr_grpo', which does not divide by the deviation",
         )
     if loss.reduction == "token-sum":
-        yield "loss.reduction = 'token-sum': TRL has no plain sum over tokens; the nearest is 'token-mean'"
+        yield recipe.refusal("loss.reduction", "TRL has no plain sum over tokens", "The nearest is 'token-mean'")
     if loss.reduction == "seq-mean-token-sum" and loss.ratio != "sequence":
-        yield (
-            "loss.reduction = 'seq-mean-token-sum' with loss.ratio = 'token': TRL has this mean only for ratios of "
-            "sequences. Set loss.ratio = 'sequence', or the reduction to 'seq-mean-token-sum-norm', the same divided "
-            "by a constant"
+        yield recipe.refusal(
+            "loss.reduction loss.ratio",
+            "TRL has this mean only for ratios of sequences",
+            "Set loss.ratio = 'sequence', or the reduction to 'seq-mean-token-sum-norm', the same divided by a "
+            "constant",
         )
     if config.sampling.mask_logprobs and loss.kl_coef and config.train.optimizer_steps_per_rollout == 1:
-        yield (
-            "sampling.mask_logprobs = true with loss.kl_coef above 0 and train.optimizer_steps_per_rollout = 1: TRL "
-            "computes the log-probs of the reference first, before the mask is known. Take 2 steps or more, or set "
-            "loss.kl_coef = 0"
+        yield recipe.refusal(
+            "sampling.mask_logprobs loss.kl_coef train.optimizer_steps_per_rollout",
+            "TRL computes the log-probs of the reference first, before the mask is known",
+            "Take 2 steps or more, or set loss.kl_coef = 0",
         )
     if loss.kl_coef and loss.kl_estimator != "k3":
-        yield f"loss.kl_estimator = {loss.kl_estimator!r}: TRL estimates the KL with 'k3' only"
+        yield recipe.refusal("loss.kl_estimator", "TRL estimates the KL with 'k3' only", "Set loss.kl_estimator = 'k3'")
     if loss.dual_clip is not None and loss.dual_clip < 1 + loss.clip_high:
-        yield (
-            f"loss.dual_clip = {loss.dual_clip} with loss.clip_high = {loss.clip_high}: TRL's delta cuts the ratio of "
-            f"positive tokens too when it is below 1 + clip_high. Set loss.dual_clip to {1 + loss.clip_high:g} or more"
+        yield recipe.refusal(
+            "loss.dual_clip loss.clip_high",
+            "TRL's delta cuts the ratio of positive tokens too when it is below 1 + clip_high",
+            f"Set loss.dual_clip to {1 + loss.clip_high:g} or more",
         )
     if getattr(loss.penalty.term, "preserve", None) == "correct" and correct_above(config.reward) is None:
-        yield (
-            "loss.penalty.preserve = 'correct' with these reward weights: TRL sees only the total reward of a "
-            "rollout, and with these weights an incorrect one can have as much as a correct one. Raise reward.em "
-            "above the sum of the others"
+        yield Refusal(
+            {"loss.penalty.preserve": "correct"},
+            "TRL sees only the total reward of a rollout, and with these reward weights an incorrect one can have as "
+            "much as a correct one",
+            "Raise reward.em above the sum of the others",
         )
-    if problem := _schedule_problem(recipe):
-        yield problem
-    elif loss.methods.nthr.on and config.train.questions % machines.total:
-        yield (
-            f"loss.methods.nthr.on = true with train.questions = {config.train.questions} on {machines}: NTHR "
-            "compares the rollouts of a question, and TRL would give a GPU parts of groups. Set train.questions to a "
-            f"multiple of {machines.total}"
+    unequal = list(_schedule_problem(recipe))
+    yield from unequal
+    if not unequal and loss.methods.nthr.on and config.train.questions % machines.total:
+        yield recipe.refusal(
+            "loss.methods.nthr.on train.questions",
+            f"NTHR compares the rollouts of a question, and on {machines} TRL would give a GPU parts of groups",
+            f"Set train.questions to a multiple of {machines.total}",
         )
 
 
-def _schedule_problem(recipe: Recipe) -> str | None:
+def _schedule_problem(recipe: Recipe) -> Iterator[Refusal]:
     questions, size = recipe.config.train.questions, recipe.config.train.group_size
 
     def fits(questions: int, steps: int) -> bool:

@@ -26,7 +26,7 @@ from holdfast.adapters.launch.translation import (
     fate,
 )
 from holdfast.adapters.verl_losses import ANSWER_SPAN, LOSSES, loss_name
-from holdfast.base.section import as_toml
+from holdfast.base.section import Refusal
 from holdfast.hosts.verl import ACTOR, AGENT, CORRECTION, LOSS_CONFIG, MODEL, ROLLOUT, VERL
 from holdfast.methods.registry import Method, SamplerWeights
 from holdfast.recipe import Config
@@ -244,32 +244,26 @@ def _importance_weights(method: SamplerWeights) -> Iterator[Option]:
     yield Option(f"{CORRECTION}.rollout_is_threshold", band, f"{_WEIGHTS}.keep, {_WEIGHTS}.low, {_WEIGHTS}.high")
 
 
-def _weight_problems(method: SamplerWeights, gate: str) -> Iterator[str]:
+def _weight_problems(method: SamplerWeights, gate: str) -> Iterator[Refusal]:
+    keep, low = {f"{_WEIGHTS}.keep": method.keep}, {f"{_WEIGHTS}.low": method.low}
     if method.level == "action":
-        yield (
-            f"{_WEIGHTS}.level = 'action': verl's correction does not know actions. The nearest are 'token' and "
-            "'sequence'"
-        )
+        instead = "The nearest are 'token' and 'sequence'"
+        yield Refusal({f"{_WEIGHTS}.level": "action"}, "verl's correction does not know actions", instead)
     if method.aggregate == "mean" and method.keep != "reject":
-        yield (
-            f"{_WEIGHTS}.aggregate = 'mean' with {_WEIGHTS}.keep = {method.keep!r}: verl's weight of a sequence is the "
-            f"product of its ratios. Set {_WEIGHTS}.keep = 'reject', or {_WEIGHTS}.aggregate = 'product'"
+        yield Refusal(
+            {f"{_WEIGHTS}.aggregate": "mean", **keep},
+            "verl's weight of a sequence is the product of its ratios",
+            f"Set {_WEIGHTS}.keep = 'reject', or {_WEIGHTS}.aggregate = 'product'",
         )
     if method.keep == "truncate" and method.low:
-        yield (
-            f"{_WEIGHTS}.low = {method.low:g} with {_WEIGHTS}.keep = 'truncate': verl's cut has no lower bound. Set it "
-            "to 0"
-        )
+        yield Refusal(low | keep, "verl's cut has no lower bound", "Set the first to 0")
     if method.keep != "truncate" and not method.low:
-        yield (
-            f"{_WEIGHTS}.low = 0 with {_WEIGHTS}.keep = {method.keep!r}: verl needs two bounds above 0. Set "
-            f"{_WEIGHTS}.low, for example 0.5"
-        )
+        yield Refusal(low | keep, "verl needs two bounds above 0", f"Set {_WEIGHTS}.low, for example 0.5")
     if method.keep == "reject" and method.level == "token" and gate == "action":
-        yield (
-            f"{_WEIGHTS}.keep = 'reject' with {_WEIGHTS}.level = 'token' and loss.penalty.gate = 'action': verl takes "
-            "rejected tokens out of the mask, which splits actions before the gate sees them. Set the level to "
-            "'sequence', or the gate to 'response' or 'token'"
+        yield Refusal(
+            keep | {f"{_WEIGHTS}.level": "token", "loss.penalty.gate": "action"},
+            "verl takes rejected tokens out of the mask, which splits actions before the gate sees them",
+            "Set the level to 'sequence', or the gate to 'response' or 'token'",
         )
 
 
@@ -317,69 +311,72 @@ FATES: Fates = {
 }
 
 
-def problems(recipe: Recipe) -> Iterator[str]:
+def problems(recipe: Recipe) -> Iterator[Refusal | str]:
     """Combinations of settings that verl cannot do."""
     config, loss, train = recipe.config, recipe.config.loss, recipe.config.train
     for name, value in recipe.values.items():
         if "${" in str(value) and not name.startswith(_IN_PARQUET) and not isinstance(fate(FATES, name), Noted):
-            yield (
-                f"{name} = {as_toml(value)}: verl's configuration replaces every ${{...}}, for example by a "
-                "variable of the environment, so the text would not get there as it is. Write it without ${"
+            yield recipe.refusal(
+                name,
+                "verl's configuration replaces every ${...}, for example by a variable of the environment, so the "
+                "text would not get there as it is",
+                "Write it without ${",
             )
     if recipe.tasks.closed:
-        yield (
-            f"data.train = {config.data.train!r}: its passages exist only inside one process, but verl's rollouts need "
-            "a server. Set data.train to your questions and retrieval.url to a server over your passages, or train on "
-            "it in TRL"
+        yield recipe.refusal(
+            "data.train",
+            "its passages exist only inside one process, but verl's rollouts need a server",
+            "Set data.train to your questions and retrieval.url to a server over your passages, or train on it in TRL",
         )
     elif config.retrieval.url is None and config.retrieval.corpus is None and config.protocol.searches:
         yield "retrieval.url is not set, but verl's rollouts need a retrieval server; set it to the address of one"
     if config.model.is_tiny and not config.warm_start.steps:
-        yield (
-            "model.path = 'tiny': verl's rollout servers load a model from a folder or the hub, but the tiny one is "
-            "made by holdfast. Set model.path, for example to 'Qwen/Qwen2.5-0.5B-Instruct'"
+        yield recipe.refusal(
+            "model.path",
+            "verl's rollout servers load a model from a folder or the hub, but the tiny one is made by holdfast",
+            "Set model.path, for example to 'Qwen/Qwen2.5-0.5B-Instruct'",
         )
     if config.run.device == "cpu":
-        yield "run.device = 'cpu': verl's rollout servers need GPUs. Leave it at 'auto', or use TRL"
+        yield recipe.refusal("run.device", "verl's rollout servers need GPUs", "Leave it at 'auto', or use TRL")
     if loss_name(loss.penalty) is None:
-        yield (
-            f"loss.penalty.name = {loss.penalty.name!r}: verl does not have this penalty; the nearest is 'sapo', or "
-            "use TRL"
+        yield recipe.refusal(
+            "loss.penalty.name", "verl does not have this penalty", "The nearest is 'sapo'; or use TRL"
         )
     if getattr(loss.penalty.term, "preserve", None) == "correct":
-        yield (
-            "loss.penalty.preserve = 'correct': a loss function of verl sees advantages, not rewards. The nearest is "
-            "'positive', which leaves out groups whose rollouts are all correct"
+        yield Refusal(
+            {"loss.penalty.preserve": "correct"},
+            "a loss function of verl sees advantages, not rewards",
+            "The nearest is 'positive', which leaves out groups whose rollouts are all correct",
         )
     if loss.advantage == "reinforce" and train.group_size > 1:
-        yield (
-            f"loss.advantage = 'reinforce' with train.group_size = {train.group_size}: verl subtracts the mean of a "
-            "group. Set train.group_size = 1, where there is none, or loss.advantage = 'dr_grpo'"
+        yield recipe.refusal(
+            "loss.advantage train.group_size",
+            "verl subtracts the mean of a group",
+            "Set train.group_size = 1, where there is none, or loss.advantage = 'dr_grpo'",
         )
     if loss.baseline == "length" and loss.advantage != "dr_grpo":
-        yield (
-            f"loss.baseline = 'length' with loss.advantage = {loss.advantage!r}: verl supports it only without "
-            "division by the standard deviation, as in OPO. Set loss.advantage = 'dr_grpo', or loss.baseline = 'mean'"
+        yield recipe.refusal(
+            "loss.baseline loss.advantage",
+            "verl supports it only without division by the standard deviation, as in OPO",
+            "Set loss.advantage = 'dr_grpo', or loss.baseline = 'mean'",
         )
     if loss.ratio == "action":
-        yield "loss.ratio = 'action': verl's losses do not know actions. The nearest are 'token' and 'sequence'"
+        yield recipe.refusal(
+            "loss.ratio", "verl's losses do not know actions", "The nearest are 'token' and 'sequence'"
+        )
     yield from methods(recipe, method).problems
     if loss.ratio == "sequence" and loss.dual_clip is not None:
-        yield (
-            f"loss.dual_clip = {loss.dual_clip} with loss.ratio = 'sequence': verl's GSPO has no dual clip; leave "
-            "it out"
-        )
+        yield recipe.refusal("loss.dual_clip loss.ratio", "verl's GSPO has no dual clip", "Leave it out")
     if train.micro_batch_tokens < config.protocol.max_total_tokens:
-        yield (
-            f"train.micro_batch_tokens = {train.micro_batch_tokens} with protocol.max_total_tokens = "
-            f"{config.protocol.max_total_tokens}: verl fails on a rollout that does not fit into one forward pass. "
-            "Raise the first to at least the second"
+        yield recipe.refusal(
+            "train.micro_batch_tokens protocol.max_total_tokens",
+            "verl fails on a rollout that does not fit into one forward pass",
+            "Raise the first to at least the second",
         )
-    if problem := _schedule_problem(recipe):
-        yield problem
+    yield from _schedule_problem(recipe)
 
 
-def _schedule_problem(recipe: Recipe) -> str | None:
+def _schedule_problem(recipe: Recipe) -> Iterator[Refusal]:
     train, total = recipe.config.train, recipe.machines.total
 
     def fits(questions: int, steps: int) -> bool:
