@@ -17,6 +17,7 @@ from holdfast.base.errors import ConfigError
 from holdfast.base.stored import read_toml
 from holdfast.base.tested import TESTED, between, installed_version, newer_than_tested
 from holdfast.cli.terminal import HELP_OPTIONS, out
+from holdfast.hosts.trl import CORRECTS, TWICE
 
 if TYPE_CHECKING:
     from holdfast.methods.penalties import Penalty
@@ -139,8 +140,6 @@ def trl() -> Iterator[Line]:
 
     [cyan]holdfast doctor trl[/cyan]
     """
-    from holdfast.hosts.trl import CORRECTS, TWICE
-
     installed = _supported("trl", _INSTALL_TRL)
     yield from _versions("trl", "transformers")
     yield True, _TRL_SCHEDULE

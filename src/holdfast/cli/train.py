@@ -20,7 +20,7 @@ import typer
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError, Terminated
 from holdfast.base.importing import failing_line
-from holdfast.cli import runs
+from holdfast.cli import new_run, runs
 from holdfast.cli.code import allow
 from holdfast.cli.recipes import DEFAULT, RecipeArgument, read_recipe
 from holdfast.cli.terminal import err, is_live, out, print_error, program, train_extra
@@ -66,7 +66,7 @@ def train(
     """
     prepared, named = _prepare(recipe, ctx.meta["settings"])
     if dry_run:
-        folder = runs.free_folder(prepared.config, named=named, overwrite=overwrite)
+        folder = new_run.free_folder(prepared.config, named=named, overwrite=overwrite)
         out().print(f"This recipe can be trained. The run would be written to {folder}.", soft_wrap=True)
         if prepared.needs is not None:
             out().print(f"It needs {prepared.needs}.", soft_wrap=True)
@@ -78,7 +78,7 @@ def train(
             )
         return
     trainer = load_trainer("run")
-    config, run_dir = runs.claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
+    config, run_dir = new_run.claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
     claimed = replace(prepared, config=config)
     summary = on_console(run_dir, config, lambda listener: trainer.train_prepared(claimed, run_dir, listener=listener))
     _close(summary, config)
@@ -137,7 +137,7 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
     """
     prepared, named = _prepare(recipe, ctx.meta["settings"], stage="warm-start")
     trainer = load_trainer("start")
-    config, run_dir = runs.claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
+    config, run_dir = new_run.claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
     claimed = replace(prepared, config=config)
     model = on_console(
         run_dir, config, lambda listener: trainer.warm_start_prepared(claimed, run_dir, listener=listener)
@@ -181,7 +181,7 @@ def on_console(run_dir: Path, config: Config, work: Callable[[Listener], T], *, 
         resumable = not isinstance(error, ConfigError | CheckpointError) and error.hint is None
         print_error(error)
         if fresh:
-            runs.discard_if_bare(run_dir)
+            new_run.discard_if_bare(run_dir)
         if resumable and (step := run_folder.newest_step(run_dir)) is not None:
             err().print(f"Step {step} is saved. To continue from there:\n  {resuming}", soft_wrap=True)
         raise typer.Exit(2) from None
@@ -231,7 +231,7 @@ def _explain_stop(run_dir: Path, code: int, resuming: str, *, fresh: bool) -> No
     # The process is about to end: a second Ctrl-C must neither cut off the explanation nor print a traceback after it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    if fresh and runs.discard_if_bare(run_dir):
+    if fresh and new_run.discard_if_bare(run_dir):
         message = "Stopped before the first step, so nothing was saved."
     elif (step := run_folder.newest_step(run_dir)) is None:
         message = "Stopped before the first step was saved. To begin again at step 1:"
