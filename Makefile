@@ -49,21 +49,21 @@ gpu: dev
 	$(BIN)/python benchmarks/gpu.py --docs docs/reference/gpu.md $(ARGS)
 
 # Every number of docs/reference/diagnose-accuracy.md but the history, and the page: after a change of the rules. TOOLS has
-# an environment for each other tool, PUBLIC logs of public runs, STRANGERS some with LABELS.txt, and NAMES the options
-# --name for them; without one of them its part of the page stays as it was. research/README.md has the commands.
+# an environment for each other tool, PUBLIC is a folder of public logs, STRANGERS are folders with LABELS.txt; without one
+# of them its part of the page stays as it was. research/README.md has the commands.
 RESEARCH := OMP_NUM_THREADS=1 $(BIN)/python -m holdfast_research
 accuracy: dev
 	mkdir -p build
-	$(if $(PUBLIC),$(RESEARCH).public_logs "$(PUBLIC)" --keep public_logs)
-	$(if $(STRANGERS),$(RESEARCH).public_logs "$(STRANGERS)" $(NAMES) --keep strangers)
-	$(if $(and $(PUBLIC),$(STRANGERS)),$(RESEARCH).leave_one_out --public "$(PUBLIC)" --strangers "$(STRANGERS)" \
-		--keep leave_one_out)
+	for set in $(PUBLIC) $(STRANGERS); do $(RESEARCH).public_logs "$$set" --keep || exit 1; done
+	$(if $(and $(PUBLIC),$(STRANGERS)),$(RESEARCH).leave_one_out --others $(PUBLIC) $(STRANGERS) --keep leave_one_out)
 	$(RESEARCH).pages.diagnosis --testbeds --keep
 	for set in fourth real-model; do $(RESEARCH).pages.single_turn $$set --json build/$$set.json && \
 		$(RESEARCH).pages.diagnosis_page --take $$set build/$$set.json || exit 1; done
 	$(RESEARCH).null_model --jobs 2 --json build/null.json
 	$(RESEARCH).pages.diagnosis_page --take null_model build/null.json
-	$(if $(TOOLS),$(RESEARCH).head_to_head --tools "$(TOOLS)" $(if $(PUBLIC),--public "$(PUBLIC)") --keep head_to_head)
+	$(if $(TOOLS),$(RESEARCH).head_to_head --tools "$(TOOLS)" $(if $(PUBLIC),--public $(PUBLIC)) --keep head_to_head)
+	$(if $(and $(TOOLS),$(STRANGERS)),$(RESEARCH).head_to_head --tools "$(TOOLS)" --sets --null 0 --public $(STRANGERS) \
+		--keep head_to_head_strangers)
 	$(RESEARCH).pages.diagnosis_page
 
 # The tests once more as another processor might run them: with torch's kernels for the oldest CPUs, and linear layers that

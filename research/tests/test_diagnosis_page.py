@@ -32,7 +32,7 @@ def test_drawn_runs_are_counted_by_cell() -> None:
     assert reading["findings by code"] == {"RWD001": 1, "TRN001": 1}
 
 
-BARE = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("in_short", *diagnosis_page._TABLES))
+BARE = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("in_short", "others", *diagnosis_page._TABLES))
 
 
 def test_the_page_has_what_was_read_and_whether_it_is_enough() -> None:
@@ -51,7 +51,7 @@ def test_what_another_command_wrote_becomes_a_reading(tmp_path: Path, monkeypatc
 
 
 def test_the_page_in_the_docs_is_that_of_the_readings_kept() -> None:
-    kept = {name: r for name in diagnosis_page._TABLES if (r := readings.kept(name)) is not None}
+    kept = {name: r for name in diagnosis_page.READINGS if (r := readings.kept(name)) is not None}
     shown = diagnosis_page.PAGE.read_text(encoding="utf-8")
     assert shown == page(shown, kept), "write it: pages.diagnosis_page"
 
@@ -95,26 +95,27 @@ def test_what_is_found_is_counted_by_the_truth(folder: Path) -> None:
     found = {reading.number: reading.findings for reading in said}
     assert found["02"] == ("GRD002@2",) and found["21"] == ()
     numbers = counts(said)
-    assert numbers["logs read as they are"] == "4 of 5" and numbers["empty files"] == "1"
-    assert numbers["bad runs with a finding"].startswith("1 of 2")  # what cannot be read is not found
-    assert numbers["healthy runs with a finding"].startswith("0 of 1")
-    assert numbers["other pasted rows with a finding or a note"].startswith("1 of 1")
+    assert numbers["logs with a reward read"] == "2 of 3", "an empty file is no log"
+    assert numbers["bad runs with a finding"].startswith("1 of 2"), "what cannot be read is not found"
+    assert numbers["other runs with a false finding"].startswith("0 of 1")
+    assert numbers["pasted rows of sound runs with a finding"].startswith("0 of 1")
+    assert numbers["pasted rows with a finding or a note"].startswith("1 of 2")
     noted = Reading(number="1", truth="healthy", outcome="HEALTHY", rows=3, notes=("TRN001@2",))
     numbers = counts([noted])
-    assert numbers["healthy runs with a finding"].startswith("0 of 1")
-    assert numbers["healthy runs with a note"].startswith("1 of 1")
+    assert numbers["other runs with a false finding"].startswith("0 of 1")
+    assert numbers["other runs with a note"].startswith("1 of 1")
 
 
 def test_a_reading_holds_numbers_and_outcomes_only(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["public_logs", str(folder), "--keep", "test"])
+    monkeypatch.setattr("sys.argv", ["public_logs", str(folder), "--keep"])
     monkeypatch.setattr(public_logs.readings, "READINGS", tmp_path)
     public_logs.main()
-    reading = json.loads((tmp_path / "test.json").read_text())
-    keys = {"number", "truth", "outcome", "rows", "findings", "notes", "empty", "has_reward", "right"}
+    reading = json.loads((tmp_path / "public_logs.json").read_text())
+    keys = {"number", "truth", "outcome", "rows", "findings", "notes", "empty", "has_reward", "labelled", "right", "ok"}
     assert {key for log in reading["logs"] for key in log} == keys
-    assert str(folder) not in (tmp_path / "test.json").read_text()
+    assert str(folder) not in (tmp_path / "public_logs.json").read_text()
 
 
 def test_labels_say_which_first_finding_is_right(tmp_path: Path) -> None:
@@ -126,10 +127,19 @@ def test_labels_say_which_first_finding_is_right(tmp_path: Path) -> None:
     for number in ("01", "02", "03"):
         (tmp_path / f"{number}.log").write_text(console([0.5] * 20 + [-1.0]))
     with logs_of(tmp_path) as logs:
-        numbers = public_logs.labelled_counts([judged(log) for log in logs])
+        numbers = counts([judged(log) for log in logs])
     assert numbers["logs with a reward read"] == "3 of 3"
     assert numbers["bad runs with the right finding first"].startswith("1 of 1")
     assert numbers["other runs with a false finding"].startswith("1 of 2")  # 03 may have its finding
+    assert numbers["runs that learned, with exit code 1"].startswith("1 of 1")
+
+
+def test_each_collection_is_shown_as_first_read_and_as_it_is_read_now() -> None:
+    numbers = {public_logs.READ: "9 of 9", public_logs.FOUND: "1 of 2, 0.50 (0.09 to 0.91)"}
+    kept = {name: {**STAMP, "counts": numbers} for name in ("strangers_38_first", "strangers_38")}
+    first, mended = (line for line in page(BARE, kept).splitlines() if line.startswith("| 38 strangers"))
+    assert first.startswith("| 38 strangers, first read | 9 of 9 | 1/2 (0.09–0.91) |") and "abc1234" in first
+    assert mended.startswith("| 38 strangers, mended |")
 
 
 def test_a_name_says_which_series_is_the_reward(tmp_path: Path) -> None:
@@ -137,4 +147,4 @@ def test_a_name_says_which_series_is_the_reward(tmp_path: Path) -> None:
     (tmp_path / "01.jsonl").write_text("".join(json.dumps({"step": i, "delight": 0.5}) + "\n" for i in range(1, 9)))
     for names, read in ({}, "0 of 1"), ({"01": {"reward": "delight"}}, "1 of 1"):
         with logs_of(tmp_path, names) as logs:
-            assert public_logs.labelled_counts([judged(log) for log in logs])["logs with a reward read"] == read
+            assert counts([judged(log) for log in logs])["logs with a reward read"] == read

@@ -141,12 +141,13 @@ def drawn(runs: int) -> list[Case]:
 
 
 def public(folder: Path) -> list[Case]:
-    """The public logs whose outcome was measured, and that can be read."""
+    """The public logs whose outcome was measured or labelled, and that can be read."""
     with public_logs.logs_of(folder) as logs:
-        return [case for log in logs if (case := _public(log)) is not None]
+        of = f"{len(logs)} {public_logs.STRANGERS}" if (folder / "LABELS.txt").is_file() else "public"
+        return [case for log in logs if (case := _public(log, of, folder)) is not None]
 
 
-def _public(log: public_logs.PublicLog) -> Case | None:
+def _public(log: public_logs.PublicLog, of: str, folder: Path) -> Case | None:
     if log.truth not in ("healthy", "bad"):
         return None
     try:
@@ -155,8 +156,8 @@ def _public(log: public_logs.PublicLog) -> Case | None:
         print(f"left out: {str(problem).split('. ')[0]}", file=sys.stderr)
         return None
     truth: dict[str, Any] = {"healthy": log.truth == "healthy", "cause": "", "right": frozenset()}
-    rows = raw_rows(log.path)
-    return Case(name=f"public/{log.number}", of="public", log=read, rows=rows, path=log.path, **truth)
+    rows, path = raw_rows(log.path), log.path if log.path.parent == folder else None  # unpacked for now
+    return Case(name=f"{of}/{log.number}", of=of, log=read, rows=rows, path=path, **truth)
 
 
 def raw_rows(path: Path) -> tuple[Row, ...]:
@@ -317,7 +318,9 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", type=Path, metavar="DIR", help="a folder with an environment for each tool")
-    parser.add_argument("--public", type=Path, metavar="DIR", help="a folder of public logs, as public_logs takes it")
+    parser.add_argument(
+        "--public", type=Path, nargs="*", default=[], metavar="DIR", help="folders of logs, as public_logs takes them"
+    )
     parser.add_argument("--sets", choices=("own", *SETS), nargs="*", default=["own", *SETS], help="recordings")
     parser.add_argument("--null", type=int, default=40, metavar="N", help="so many drawn healthy runs of each kind")
     parser.add_argument("--keep", metavar="NAME", help="write research/data/readings/NAME.json")
@@ -334,13 +337,13 @@ def main() -> None:
         folder = FOLDER if name == "own" else folder_of(name)
         cases += of_a_real_model(name) if name == REAL_MODEL else recorded(folder, name)
     cases += drawn(options.null)
-    if options.public:
-        cases += public(options.public)
+    for folder in options.public:
+        cases += public(folder)
     result = compared(cases, pythons)
     print(table(result))
     if options.keep:
-        command = "python -m holdfast_research.head_to_head --tools DIR"
-        command += f" --sets {' '.join(options.sets)} --null {options.null}{' --public DIR' if options.public else ''}"
+        command = " ".join(["python -m holdfast_research.head_to_head --tools DIR --sets", *options.sets])
+        command += f" --null {options.null}{' --public' * bool(options.public)}{' DIR' * len(options.public)}"
         print(readings.keep(options.keep, command, result))
 
 

@@ -1,6 +1,6 @@
 """What each principle of the rules changes: every log of every set, read with the principle and without it.
 
-    python -m holdfast_research.leave_one_out [--public DIR] [--strangers DIR] [--keep NAME]
+    python -m holdfast_research.leave_one_out [--others DIR …] [--keep NAME]
 
 A principle is left out by giving its checks back what they did before, or by taking them out. A log is changed if its
 findings or notes are other ones. It is better with the principle if a healthy run loses its finding, or a faulty one
@@ -23,7 +23,7 @@ import numpy as np
 
 from holdfast.base.errors import HoldfastError
 from holdfast.diagnose.diagnose import diagnose
-from holdfast.diagnose.log import Log, collapse, trailing
+from holdfast.diagnose.log import Log, collapse, smoothed, trailing
 from holdfast.diagnose.log.trailing import Truths
 from holdfast.diagnose.rules import RULES, grp001, kld001, tol002, trn001
 from holdfast.diagnose.rules._parts import functions
@@ -91,7 +91,7 @@ def _nothing_is_learned() -> Iterator[None]:
 
 @contextmanager
 def _no_floor() -> Iterator[None]:
-    with patch.object(collapse, "REMAINDER", 0.0), patch.object(trailing, "_ROUNDED", 0.0):
+    with patch.object(smoothed, "REMAINDER", 0.0), patch.object(trailing, "_ROUNDED", 0.0):
         yield
 
 
@@ -186,24 +186,24 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", choices=("own", *SETS), nargs="*", default=["own", *SETS], help="recordings")
-    parser.add_argument("--public", type=Path, metavar="DIR", help="a folder of public logs, as public_logs takes it")
-    parser.add_argument("--strangers", type=Path, metavar="DIR", help="one with LABELS.txt")
+    parser.add_argument(
+        "--others", type=Path, nargs="*", default=[], metavar="DIR", help="folders of logs, as public_logs takes them"
+    )
     parser.add_argument("--keep", metavar="NAME", help="write research/data/readings/NAME.json")
     options = parser.parse_args()
 
     def cases() -> Iterator[Case]:
         for name in options.sets:
             yield from recorded(name)
-        for name in ("public", "strangers"):
-            if folder := getattr(options, name):
-                yield from of_others(folder, name)
+        for folder in options.others:
+            yield from of_others(folder, "strangers" if (folder / "LABELS.txt").is_file() else "public")
 
     effects, codes = compared(cases())
     print(shown(effects))
     silent: Sequence[str] = [code for code, counts in codes.items() if not counts]
     print(f"\nIn no log: {', '.join(silent) or 'none'}")
     if options.keep:
-        command = "python -m holdfast_research.leave_one_out --public DIR --strangers DIR"
+        command = "python -m holdfast_research.leave_one_out --others DIR …"
         print(readings.keep(options.keep, command, {"effects": effects, "codes": codes}))
 
 

@@ -1,7 +1,7 @@
 """What `holdfast diagnose` says about logs of public runs, beside what their authors measured.
 
     python -m holdfast_research.public_logs DIR                # a line for each log, and the counts
-    python -m holdfast_research.public_logs DIR --keep NAME    # and a reading for the page: numbers and outcomes only
+    python -m holdfast_research.public_logs DIR --keep         # and a reading for the page: numbers and outcomes only
 
 DIR has an `NN.txt` for each run, as its trainer wrote it, and beside it `NN.meta` with lines of `name: value`. The
 `outcome` holds one word in capitals: HEALTHY, COLLAPSED, DEGRADED or UNSTABLE. Pasted rows of issue threads have no
@@ -9,8 +9,9 @@ such word but `expected`: where it begins with "no finding", nothing was wrong. 
 anything is said.
 
 Or DIR has a `LABELS.txt`, and an `NN.*` for each of its lines `NN | bad=0 kind=flat accept-first=[CODES] … | …`. The
-codes are right as the first finding, also of a run that is not bad. Any other finding of such a run is false. Where
-only a person knows which series is the reward, `--name NN:reward=SERIES` says so.
+codes are right as the first finding, also of a run that is not bad. Any other finding of such a run is false. Of kind
+`learned` are runs whose exit code should be 0. Where only a person knows which series is the reward,
+`--name NN:reward=SERIES` says so.
 
 The logs are others' data: they are read where they lie, and nothing of them is kept.
 """
@@ -18,10 +19,11 @@ The logs are others' data: they are read where they lie, and nothing of them is 
 from __future__ import annotations
 
 import argparse
+import gzip
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -69,15 +71,19 @@ class Reading:
     problem: str = ""
     """Why it could not be read."""
     has_reward: bool = False
+    labelled: bool = False
+    """Whether codes are labelled as right."""
     right: bool = False
-    """Whether the first finding is one of those that are labelled as right."""
+    """Whether the first finding is one of them."""
+    ok: bool = True
+    """Whether the exit code is 0."""
     empty: bool = False
     """The file has no text at all: not counted."""
 
 
 @contextmanager
 def logs_of(folder: Path, names: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[list[PublicLog]]:
-    """Every log that is labelled, by number; what is packed as tar lies in a temporary folder meanwhile.
+    """Every log that is labelled, by number; what has to be unpacked lies in a temporary folder meanwhile.
 
     `names` are those of a log by number. Raises `HoldfastError` without any log.
     """
@@ -95,6 +101,9 @@ def logs_of(folder: Path, names: Mapping[str, Mapping[str, str]] | None = None) 
 def _labelled(line: str, folder: Path, unpacked: Path) -> PublicLog:
     number, label, _ = (part.strip() for part in line.split("|", 2))
     path = next(folder.glob(f"{number}.*"))
+    if path.name.endswith(".wandb.gz"):
+        (unpacked / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+        path = unpacked / path.stem
     if path.name.endswith(".tar.gz"):
         shutil.unpack_archive(path, unpacked / number, filter="data")
         path = unpacked / number
@@ -136,45 +145,47 @@ def judged(log: PublicLog) -> Reading:
         findings=tuple(f"{f.code}@{f.step}" for d in diagnoses for f in d.findings),
         notes=tuple(f"{f.code}@{f.step}" for d in diagnoses for f in d.notes),
         has_reward=any(reward_curve(run) is not None for run in runs),
+        labelled=bool(log.right),
         right=first in log.right,
+        ok=all(d.is_ok for d in diagnoses),
     )
 
 
 def counts(logs: Sequence[Reading]) -> dict[str, str]:
-    """The numbers of the page."""
-    full = [r for r in logs if not r.empty]
-    of = {truth: [r for r in full if r.truth == truth] for truth in ("healthy", "bad", "asked, healthy", "asked")}
+    """The numbers of the page, of whole logs; and what is said of pasted rows, where there are any."""
+    full = [reading for reading in logs if not reading.empty]
+    bad, others = ([r for r in full if r.truth == truth] for truth in ("bad", "healthy"))
+    learned = [reading for reading in others if reading.outcome == "learned"]
+    asked = [reading for reading in full if reading.truth.startswith("asked")]
 
-    def with_finding(some: Sequence[Reading]) -> str:
-        return readings.share(sum(bool(r.findings) for r in some), len(some))
+    def share(some: Sequence[Reading], is_so: Callable[[Reading], bool]) -> str:
+        return readings.share(sum(map(is_so, some)), len(some))
 
-    def spoken(some: Sequence[Reading]) -> str:
-        return readings.share(sum(bool(r.findings or r.notes) for r in some), len(some))
-
-    return {
-        "logs read as they are": f"{sum(r.rows > 0 for r in full)} of {len(full)}",
-        "empty files": str(len(logs) - len(full)),
-        "bad runs with a finding": with_finding(of["bad"]),
-        "healthy runs with a finding": with_finding(of["healthy"]),
-        "healthy runs with a note": readings.share(sum(bool(r.notes) for r in of["healthy"]), len(of["healthy"])),
-        "pasted rows of healthy runs with a finding": with_finding(of["asked, healthy"]),
-        "pasted rows of healthy runs with a finding or a note": spoken(of["asked, healthy"]),
-        "other pasted rows with a finding or a note": spoken(of["asked"]),
+    numbers = {
+        READ: f"{sum(r.has_reward for r in (*bad, *others))} of {len(bad) + len(others)}",
+        FOUND: share(bad, lambda r: bool(r.findings)),
+        FIRST: share([r for r in bad if r.labelled], lambda r: r.right),
+        FALSE: share(others, lambda r: bool(r.findings) and not r.right),
+        EXIT: share(learned, lambda r: not r.ok),
+        "other runs with a note": share(others, lambda r: bool(r.notes)),
     }
-
-
-def labelled_counts(logs: Sequence[Reading]) -> dict[str, str]:
-    """The numbers of logs with labels."""
-    bad, others = ([r for r in logs if (r.truth == "bad") is is_bad] for is_bad in (True, False))
-    return {
-        "logs with a reward read": f"{sum(r.has_reward for r in logs)} of {len(logs)}",
-        "bad runs with a finding": readings.share(sum(bool(r.findings) for r in bad), len(bad)),
-        "bad runs with the right finding first": readings.share(sum(r.right for r in bad), len(bad)),
-        "other runs with a false finding": readings.share(
-            sum(bool(r.findings) and not r.right for r in others), len(others)
-        ),
-        "other runs with a note": readings.share(sum(bool(r.notes) for r in others), len(others)),
+    sound = [reading for reading in asked if reading.truth == "asked, healthy"]
+    pasted = {
+        "pasted rows of sound runs with a finding": share(sound, lambda r: bool(r.findings)),
+        "pasted rows with a finding or a note": share(asked, lambda r: bool(r.findings or r.notes)),
     }
+    return numbers | (pasted if asked else {})
+
+
+STRANGERS = "strangers"
+"""What the page calls a collection with labels, after its number of logs."""
+READ, FOUND, FIRST, FALSE, EXIT = (
+    "logs with a reward read",
+    "bad runs with a finding",
+    "bad runs with the right finding first",
+    "other runs with a false finding",
+    "runs that learned, with exit code 1",
+)
 
 
 def line(reading: Reading) -> str:
@@ -191,7 +202,11 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--keep", metavar="NAME", help="write research/data/readings/NAME.json")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="write research/data/readings/public_logs.json, or strangers_N.json of N labels",
+    )
     parser.add_argument("--name", action="append", default=[], metavar="NN:reward=SERIES", help="of one log")
     options = parser.parse_args()
     names: dict[str, dict[str, str]] = {}
@@ -200,7 +215,7 @@ def main() -> None:
         names.setdefault(number, {})[ours] = theirs
     with logs_of(options.folder, names) as found:
         said = [judged(log) for log in found]
-    numbers = labelled_counts(said) if (options.folder / "LABELS.txt").is_file() else counts(said)
+    numbers = counts(said)
     print("\n".join(line(reading) for reading in said), end="\n\n")
     for name, value in numbers.items():
         print(f"{name:55} {value}")
@@ -209,7 +224,8 @@ def main() -> None:
         command = " ".join(
             ["python -m holdfast_research.public_logs DIR", *(f"--name {name}" for name in options.name)]
         )
-        print(readings.keep(options.keep, command, {"counts": numbers, "logs": logs}))
+        name = f"{STRANGERS}_{len(logs)}" if (options.folder / "LABELS.txt").is_file() else "public_logs"
+        print(readings.keep(name, command, {"counts": numbers, "logs": logs}))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from holdfast_research.pages import diagnosis, single_turn
 from holdfast_research.pages.diagnosis import table
 from holdfast_research.pages.filling import filled
 from holdfast_research.paths import REPOSITORY
+from holdfast_research.public_logs import EXIT, FALSE, FIRST, READ, STRANGERS
+from holdfast_research.public_logs import FOUND as BAD_FOUND
 from holdfast_research.recordings.library import REAL_MODEL
 
 PAGE = REPOSITORY / "docs" / "reference" / "diagnose-accuracy.md"
@@ -107,8 +109,26 @@ def take(name: str, path: Path) -> Path:
 
 def page(text: str, kept: Mapping[str, Reading]) -> str:
     """The page with its tables, from readings by name."""
-    tables = {name: f"{_TABLES[name](reading)}\n\n{_how(reading)}" for name, reading in kept.items()}
-    return filled(text, {name: short(made) for name, made in {"in_short": in_short(kept), **tables}.items()})
+    tables = {name: f"{make(kept[name])}\n\n{_how(kept[name])}" for name, make in _TABLES.items() if name in kept}
+    whole = {"in_short": in_short(kept), "others": of_others(kept), **tables}
+    return filled(text, {name: short(made) for name, made in whole.items()})
+
+
+OTHERS = {"public_logs": "public logs", **{f"strangers_{runs}": f"{runs} {STRANGERS}" for runs in (19, 51, 38, 25)}}
+"""Readings of logs of others, and what the page calls them; `NAME_first` is the first reading of the same logs."""
+
+
+def of_others(kept: Mapping[str, Reading]) -> str:
+    """A row for each collection when it was first read, and one after readers and rules were mended."""
+    rows: dict[str, Mapping[str, str]] = {}
+    for name, title in OTHERS.items():
+        for reading, when in ((f"{name}_first", "first read"), (name, "mended")):
+            if reading in kept:
+                made = {"read on": kept[reading]["date"][:10], "by the rules of": kept[reading]["rules"]}
+                rows[f"{title}, {when}"] = kept[reading]["counts"] | made
+    shown = (READ, BAD_FOUND, FIRST, FALSE, EXIT, "read on", "by the rules of")
+    cells = {name: {column: numbers.get(column, "none") for column in shown} for name, numbers in rows.items()}
+    return table(cells) if cells else ""
 
 
 def short(text: str) -> str:
@@ -149,16 +169,6 @@ def _ratio(number: str) -> float:
     return int(counted[1]) / int(counted[2]) if counted else float(number)
 
 
-def _public(reading: Reading) -> str:
-    rows = {name: {"logs": value} for name, value in reading["counts"].items()}
-    return table(rows)
-
-
-def _labelled(reading: Reading) -> str:
-    """The counts; the file of the reading has what came first in each log."""
-    return table({name: {"logs": value} for name, value in reading["counts"].items()})
-
-
 def _set(reading: Reading) -> str:
     views = reading["numbers"]
     rows = next(iter(views.values()))
@@ -193,9 +203,9 @@ def _own(reading: Reading) -> str:
 
 def _head_to_head(reading: Reading) -> str:
     rows: dict[str, dict[str, str]] = {}
-    for name, set_name in _SETS.items():
-        for who, numbers in _brief(reading["sets"].get(name, {})).items():
-            rows.setdefault(who, {})[set_name] = numbers
+    for name, tools in reading["sets"].items():
+        for who, numbers in _brief(tools).items() if name in _SETS or name.endswith(STRANGERS) else ():
+            rows.setdefault(who, {})[_SETS.get(name, name)] = numbers
     for tool in {who.partition(", ")[0] for who in rows}:
         ways = [who for who in rows if who.startswith(f"{tool}, ")]
         if len(ways) == 2 and rows[ways[0]] == rows[ways[1]]:
@@ -239,13 +249,6 @@ Places = Mapping[tuple[str, float], tuple[str, ...]]
 """Column and goal -> the keys to the number in a reading."""
 
 
-def _public_places() -> Places:
-    return {
-        (FOUND, 0.95): ("counts", "bad runs with a finding"),
-        (HEALTHY, 0.05): ("counts", "healthy runs with a finding"),
-    }
-
-
 def _set_places(view: str) -> Places:
     return {
         (FOUND, 0.95): ("numbers", view, "found by the end"),
@@ -260,17 +263,6 @@ def _own_places(column: str) -> Places:
 
 
 SUMMARY: Sequence[tuple[str, str, Places]] = (
-    ("public logs, never seen", "public_logs_kept", _public_places()),
-    ("public logs, seen; half have 8 rewards a row", "public_logs", _public_places()),
-    (
-        "strangers' whole runs, seen",
-        "strangers",
-        {
-            (FOUND, 0.95): ("counts", "bad runs with a finding"),
-            (CAUSE, 0.85): ("counts", "bad runs with the right finding first"),
-            (HEALTHY, 0.05): ("counts", "other runs with a false finding"),
-        },
-    ),
     ("blind runs of TRL, read three times, stock log: most like yours, but tiny", "fourth", _set_places("stock")),
     ("the same, with what `with_penalties(GRPOTrainer)` logs", "fourth", _set_places("observed")),
     ("simulated healthy runs: findings per run in the worst cell", "null_model", {(HEALTHY, 0.02): ("worst",)}),
@@ -283,16 +275,16 @@ SUMMARY: Sequence[tuple[str, str, Places]] = (
 )
 
 _TABLES: Mapping[str, Callable[[Reading], str]] = {
-    "public_logs": _public,
-    "public_logs_kept": lambda reading: f"Logs never seen:\n\n{_public(reading)}",
-    "strangers": _labelled,
     "fourth": _set,
     REAL_MODEL: _healthy_set,
     "null_model": _null,
     "own_recordings": _own,
     "head_to_head": _head_to_head,
+    "head_to_head_strangers": _head_to_head,
     "history": _history,
 }
+
+READINGS = (*_TABLES, *(name + end for name in OTHERS for end in ("_first", "")))
 
 
 def main() -> None:
@@ -302,7 +294,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.take:
         print(take(options.take[0], Path(options.take[1])))
-    kept = {name: reading for name in _TABLES if (reading := readings.kept(name)) is not None}
+    kept = {name: reading for name in READINGS if (reading := readings.kept(name)) is not None}
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), kept), encoding="utf-8")
     print(PAGE)
 
