@@ -123,7 +123,12 @@ def _read(file: LogFile, given: Mapping[str, str]) -> tuple[Log, ...]:
 
 
 def _named(
-    host: str, targets: Mapping[str, Name], given: Mapping[str, str], run: str, doubtful: Mapping[str, str]
+    host: str,
+    targets: Mapping[str, Name],
+    given: Mapping[str, str],
+    run: str,
+    doubtful: Mapping[str, str],
+    series: Mapping[str, Series],
 ) -> dict[str, Name]:
     """The translation with the names that the user gave, and with names that everybody understands for what it lacks.
 
@@ -139,9 +144,18 @@ def _named(
         result = {other: Name(other, other) if target.ours == ours else target for other, target in result.items()}
         result[name] = Name(name, ours)
     kept = [name for name in _untold(host, result) if result[name].ours == clean(name) and name not in doubtful]
-    found = by_common_names(kept, (target.ours for target in result.values()))
+    found = by_common_names(_often(kept, series), (target.ours for target in result.values()))
     named = {name: Name(name, of, "1 − x" if common(name) in COMPLEMENTS else "x") for name, of in found.items()}
     return {name: named.get(name, target) for name, target in result.items()}
+
+
+def _often(names: list[str], series: Mapping[str, Series]) -> list[str]:
+    """These names without one that far fewer rows have than another of the same meaning: a sample that was shown."""
+    rows: dict[str, int] = {}
+    for name in names:
+        ours = COMMON.get(common(name), name)
+        rows[ours] = max(rows.get(ours, 0), len(series[name]))
+    return [name for name in names if 2 * len(series[name]) >= rows[COMMON.get(common(name), name)]]
 
 
 def _untold(host: str, names: Iterable[str]) -> list[str]:
@@ -175,7 +189,7 @@ def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
     ]
     result: dict[str, Series] = {}
     targets = translation(raw.host, series, doubtful=unclear, instead=by_version(raw.host, series))
-    targets = _named(raw.host, targets, given, raw.name, unclear)
+    targets = _named(raw.host, targets, given, raw.name, unclear, series)
     if not any(target.ours in REWARDS for target in targets.values()):
         notes += _guessed(raw.host, targets, series)
     for name, target in targets.items():

@@ -24,6 +24,7 @@ from holdfast.diagnose.readers.numbering import (
     logging_steps_in,
     step_in,
 )
+from holdfast.diagnose.readers.plain import CALLS
 from holdfast.diagnose.readers.reader import Raw, Reader, Row
 from holdfast.diagnose.readers.runs import Lines, read_runs
 from holdfast.diagnose.readers.text import COLOUR, Tally, lines, without_process
@@ -36,7 +37,6 @@ _BAR = re.compile(r"(?:^|\r)([^\r%|]*)%\|[^|\r]*\|\s*(\d{1,15})/(\d{1,15})\s*\["
 _RANK = re.compile(r"(\[?\w*rank\W?\d+\]?:?|Train(ing)?:)?", re.IGNORECASE)
 _WORDS = re.compile(r"(?<=: )(-?)(nan|inf|None|True|False)(?=[,}\s])")
 _JSON = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}
-_CALLS = re.compile(r"(?<![\w.])(?:tensor|array|\w+(?:\.\w+)+)\(\[?([-+.\w]++)[^()]*\)")
 _ANNOUNCED = re.compile(r"(?<![\w/])(global step|rollout|perf|eval|step) (\d{1,9}):\s*$", re.IGNORECASE)
 _ANNOUNCEMENT = 80  # characters
 _LONGEST = 1 << 16  # characters of a dict that is wrapped over lines
@@ -177,7 +177,7 @@ def parsed(text: str) -> Row | None:
 
 
 def _carefully(text: str) -> Any:
-    text = _CALLS.sub(r"\1", text)
+    text = CALLS.sub(r"\1", text)
     with suppress(ValueError, RecursionError):
         return _decode(_WORDS.sub(lambda m: m[1] + _JSON[m[2]], text.replace("'", '"')))[0]
     with suppress(ValueError, SyntaxError, RecursionError, MemoryError, TypeError), warnings.catch_warnings():

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from holdfast.diagnose.readers.axes import is_evaluation
 from holdfast.diagnose.readers.columns import number_in
+from holdfast.diagnose.readers.names import snake
 
 LINE = 1 << 14
 """Characters of a line that may be a row."""
-CORE = re.compile(r"loss|reward", re.IGNORECASE)
+CORE = re.compile(r"loss|reward|(?<![a-z])rew(?![a-z])", re.IGNORECASE)
 
 # Two parts of a pattern that could share characters, as in `\s*:?\s*`, would take quadratic time on a long line.
 _DIGITS = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?)"
@@ -22,8 +23,11 @@ _PAIR = re.compile(
 )
 _NAME = r"([A-Za-z][\w./-]*(?: [A-Za-z(][\w./()-]*)*)"
 _CELL = re.compile(_NAME + r"(?:\s*[:=]\s*|\s+)(" + _DIGITS + r"%?)(?![\w:]|[.,]\d)[^\d|:=]*", re.IGNORECASE)
-_WHOLE = re.compile(r"\W*" + _NAME + r"\s*[:=]\s*(" + _DIGITS + r"%?)\s*", re.IGNORECASE)
-"""A line, or a part between commas, that says one thing: `• Mean length: 117.1`."""
+_WHOLE = re.compile(
+    r"\W*" + _NAME + r"\s*[:=]\s*(" + _DIGITS + r"%?)\s*(?:(?:±|\+/?-)\s*" + _DIGITS + r")?(?:s|sec|seconds)?\s*",
+    re.IGNORECASE,
+)
+"""A line, or a part between commas, that says one thing: `• Mean length: 117.1 ± 12`."""
 _FACTS = re.compile(r"(?:[^\w=:+.-]*[A-Za-z][\w./-]*\s*[:=]\s*" + _DIGITS + r"%?(?![\w.:]))+\W*", re.IGNORECASE)
 _PART = re.compile(r"(?:^|[\]:|]\s*)([A-Za-z]+(?: [A-Za-z]+)*) - (?=(?:mean|avg|average|min|max)\b)", re.IGNORECASE)
 _OF_PART = ("mean", "avg", "average", "min", "max", "std")
@@ -45,7 +49,7 @@ _WORD = re.compile(r"(?<![\w/.])[A-Za-z]+(?![\w/.])")
 def says_core(line: str) -> bool:
     """Whether a line says something of a loss or a reward; quicker than `CORE` on the many lines that do not."""
     low = line.lower()
-    return "loss" in low or "reward" in low
+    return "loss" in low or "rew" in low
 
 
 @dataclass(slots=True)
@@ -89,7 +93,7 @@ def facts_in(line: str) -> Facts:
     twice = []
     part = _PART.search(line) if " - " in line else None
     for name, number in _pairs(line):
-        name = name.lower().strip()
+        name = snake(name.strip()).lower()
         if name.endswith(".py") or _COUNTS.search(name):
             continue
         if part is not None and name in _OF_PART:
@@ -123,7 +127,7 @@ def below_eval(row: dict[str, float]) -> dict[str, float]:
 def fact_in(line: str) -> dict[str, float]:
     """The one thing that a whole line says, such as `• Mean length: 117.1`; {} for any other line."""
     whole = _WHOLE.fullmatch(line) if len(line) <= LINE else None
-    return {} if whole is None else {whole[1].lower().replace(" ", "_"): _number(whole[2])}
+    return {} if whole is None else {snake(whole[1]).lower().replace(" ", "_"): _number(whole[2])}
 
 
 def says_only_facts(line: str) -> bool:
@@ -146,12 +150,27 @@ def step_in(line: str) -> int | None:
     if named := _STEP.search(line):
         return int(named[1])
     epoch = _EPOCH.search(line)
-    count = BAR.search(line) or _COUNT.search(line, epoch.end() if epoch else 0)
-    if count is None or int(count[1]) > int(count[2]):
+    count = _count_in(line, epoch)
+    if count is None:
         last = _COUNTER.search(line) or epoch
         return int(last[1]) if last else None
     before = int(epoch[1]) - bool(epoch[2]) if epoch else 0  # `Epoch 0`, but `epoch [1/3]`
     return before * int(count[2]) + int(count[1])
+
+
+def _count_in(line: str, epoch: re.Match[str] | None) -> re.Match[str] | None:
+    count = BAR.search(line) or _COUNT.search(line, epoch.end() if epoch else 0)
+    return None if count is None or int(count[1]) > int(count[2]) else count
+
+
+def has_epoch_alone(line: str) -> bool:
+    """Whether a line with a step has that of its epoch and no finer one.
+
+    >>> has_epoch_alone("Epoch 2 | mean reward 0.5"), has_epoch_alone("Epoch 2, 3/40 | mean reward 0.5")
+    (True, False)
+    """
+    epoch = None if _STEP.search(line) or _COUNTER.search(line) else _EPOCH.search(line)
+    return epoch is not None and _count_in(line, epoch) is None
 
 
 def _pairs(line: str) -> Iterator[tuple[str, float]]:
@@ -171,9 +190,10 @@ def _pairs(line: str) -> Iterator[tuple[str, float]]:
 
 def _mean_of(found: re.Match[str]) -> str:
     """The mean of the numbers of a list, as a text; the list itself if it has others."""
-    numbers = [number_in(item.strip().strip("'\"")) for item in found[1].split(",")]
+    items = found[1].split(",") if "," in found[1] else found[1].split()
+    numbers = [number_in(item.strip().strip("'\"")) for item in items]
     known = [number for number in numbers if number is not None]
-    return str(sum(known) / len(known)) if len(known) == len(numbers) else found[0]
+    return str(sum(known) / len(known)) if known and len(known) == len(numbers) else found[0]
 
 
 def _number(text: str) -> float:

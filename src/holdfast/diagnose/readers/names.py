@@ -38,7 +38,7 @@ _SHARES = {
 _CALLED: Mapping[str, tuple[str, ...]] = {
     "reward/mean": (
         *("reward", "rewards", "reward_total", "total_reward", "rewards_total", "episode_reward", "batch_reward"),
-        *("rollout_reward", "score", "return", "returns"),
+        *("rollout_reward", "rew", "ep_rew", "episode_rew", "r_total", "total_r", "score", "return", "returns"),
     ),
     "reward/std": ("reward_std", "std_reward"),
     "entropy/mean": ("entropy", "policy_entropy"),
@@ -47,7 +47,7 @@ _CALLED: Mapping[str, tuple[str, ...]] = {
     "clip/fraction": ("clip_fraction", "clip_frac"),
     "rollout/length": (
         *("completion_length", "response_length", "response_len", "completion_len", "mean_length", "generation_length"),
-        *("gen_length", "gen_len"),
+        *("gen_length", "gen_len", "resp_length", "resp_len", "length", "len"),
     ),
     "rollout/truncated_fraction": (
         *("clipped_ratio", "truncated_ratio", "truncated_fraction", "truncation_ratio", "truncation_rate"),
@@ -74,13 +74,27 @@ _AROUND = re.compile(
 )
 
 
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
+
+
+def snake(name: str) -> str:
+    """A name with `_` between the words that capitals begin.
+
+    >>> snake("MeanReward"), snake("KL_ref"), snake("mean reward")
+    ('Mean_Reward', 'KL_ref', 'mean reward')
+    """
+    return _HUMP.sub("_", name)
+
+
 def common(name: str) -> str:
     """A name without what people write differently: case, blanks, prefixes, and that it is a mean.
 
     >>> common("Batch reward stats/mean"), common("train/Avg. Response Len"), common("rewards/total_mean")
     ('reward', 'response_len', 'rewards_total')
+    >>> common("AverageReward"), common("ep_rew_mean")
+    ('reward', 'ep_rew')
     """
-    plain = re.sub(r"[\s.\-]+", "_", name.strip().lower()).strip("_")
+    plain = re.sub(r"[\s.\-]+", "_", snake(name.strip()).lower()).strip("_")
     return re.sub(r"[_/]+", "_", _AROUND.sub("", _AROUND.sub("", plain)))
 
 
@@ -96,7 +110,7 @@ def by_common_names(names: Iterable[str], taken: Iterable[str]) -> dict[str, str
     return result
 
 
-_REWARD = ("reward", "rewards", "score", "scores", "return", "returns")
+_REWARD = {"reward": 0, "rewards": 0, "rew": 0, "score": 1, "scores": 1, "return": 2, "returns": 2}
 """Words for a reward, the surest first: returns are often normalised advantages."""
 _OF_ANOTHER = {"std", "min", "max", "var", "loss", "model", "time", "count", "weight", "coef", "eval", "val", "test"}
 
@@ -108,9 +122,11 @@ def like_a_reward(names: Iterable[str]) -> str | None:
     'env_reward'
     """
     words = {name: common(name).split("_") for name in names}
-    ranks = {name: min(map(_REWARD.index, {*_REWARD}.intersection(parts)), default=-1) for name, parts in words.items()}
+    ranks = {
+        name: min((_REWARD[part] for part in parts if part in _REWARD), default=-1) for name, parts in words.items()
+    }
     able = [name for name, parts in words.items() if ranks[name] >= 0 and not _OF_ANOTHER & {*parts}]
-    return min(able, key=lambda name: (ranks[name] // 2, len(words[name]), name), default=None)
+    return min(able, key=lambda name: (ranks[name], len(words[name]), name), default=None)
 
 
 _OF_ONE = {"mean", "min", "max", "std", "median", "var", "count", "n", "epoch"}

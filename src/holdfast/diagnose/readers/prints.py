@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import groupby, islice
+from dataclasses import dataclass, replace
+from itertools import groupby, islice, pairwise
 from pathlib import Path
 
 from holdfast.diagnose.readers.axes import counter_in
@@ -18,6 +19,7 @@ from holdfast.diagnose.readers.facts import (
     below_eval,
     fact_in,
     facts_in,
+    has_epoch_alone,
     is_of_evaluation,
     names_step,
     row_in,
@@ -26,9 +28,10 @@ from holdfast.diagnose.readers.facts import (
     step_in,
 )
 from holdfast.diagnose.readers.names import COMMON, common, host_of, like_a_reward
+from holdfast.diagnose.readers.plain import plain
 from holdfast.diagnose.readers.reader import Raw, Reader
 from holdfast.diagnose.readers.runs import Lines, read_runs
-from holdfast.diagnose.readers.text import COLOUR, Tally, lines, listed, without_process
+from holdfast.diagnose.readers.text import Tally, lines, listed
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import Host
 
@@ -38,23 +41,28 @@ _FEWEST = 5
 """Lines without a step that say a reward before they are rows."""
 _PLACED = ("step", "iter", "ep", "update", "batch", "round", "rollout")
 _HEADING = re.compile(
-    r"[^A-Za-z]*(?:[A-Za-z]+ )?(?:step|iteration|iter|epoch|ep|episode|update|batch|round|rollout)s?\b", re.IGNORECASE
+    r"(?:.{0,120}\b(?:INFO|DEBUG|WARNING|SUCCESS)\b)?"
+    r"([^A-Za-z]*(?:[A-Za-z]+ )?(?:step|iteration|iter|epoch|ep|episode|update|batch|round|rollout)s?\b.*)",
+    re.IGNORECASE,
 )
+"""A line that begins with a place, at once or behind what `logging` prints before it."""
+_FALLS = 0.05
+"""Share of the rows at which steps may begin again."""
 
 _DIGIT, _WORD = re.compile(r"\d"), re.compile(r"[a-z]+")
 
 Row = Mapping[str, float]
-Print = tuple[int, Row]
-"""A step and the numbers of its line by name."""
+Print = tuple[int, Row, bool]
+"""A step, the numbers of its line by name, and whether the step is that of an epoch alone."""
 
 
 def _heading(line: str) -> str:
     """A line that begins with a step and says nothing of a loss or a reward; "" for any other line."""
     low = line[:LINE].lower()
-    if len(line) > LINE or "loss" in low or "reward" in low or not any(word in low for word in _PLACED):
+    if len(line) > LINE or says_core(line) or not any(word in low for word in _PLACED):
         return ""
-    plain = _plain(line)
-    return plain if _HEADING.match(plain) and step_in(plain) is not None else ""
+    heading = _HEADING.match(plain(line))
+    return heading[1] if heading and step_in(heading[1]) is not None else ""
 
 
 def _form(heading: str) -> str:
@@ -62,51 +70,81 @@ def _form(heading: str) -> str:
     return " ".join(_WORD.findall(heading.lower(), 0, _DIGIT.search(heading).start()))  # type: ignore[union-attr]
 
 
-def _headings(numbered: Lines) -> set[str]:
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where a log says its steps."""
+
+    headings: frozenset[str] = frozenset()
+    """The forms of headings that give lines their step; none where lines have steps of their own."""
+    before: bool = False
+    """Whether a line without a step belongs to the row before it, because no line says a reward with its step."""
+    finer: bool = False
+    """Whether most rows have a finer step than their epoch. A line with the epoch alone then sums up others."""
+
+
+def _places(lines_for: Callable[[], Lines]) -> _Places:
+    own = [row for _, row in islice(_rows(lines_for(), _Places()), _FIRST)]
+    places = _Places() if _rise([step for step, _, _ in own]) else _Places(_headings(lines_for()))
+    rows = own if not places.headings else [row for _, row in islice(_rows(lines_for(), places), _FIRST)]
+    return replace(
+        places,
+        before=not any(like_a_reward(row) for _, row, _ in rows),
+        finer=2 * sum(by_epoch for _, _, by_epoch in rows) < len(rows),
+    )
+
+
+def _rise(steps: list[int]) -> bool:
+    """Whether these count the rows of a log. Those of something else begin again below every heading."""
+    falls = sum(after < before for before, after in pairwise(steps))
+    return len(steps) >= _FEW and falls <= _FALLS * len(steps) and 2 * len(set(steps)) >= len(steps)
+
+
+def _headings(numbered: Lines) -> frozenset[str]:
     """The forms of headings that come again and again. Prose may begin with a step too."""
     count = Counter(_form(heading) for _, line in numbered if (heading := _heading(line)))
     most = max(count.values(), default=0)
-    return {form for form in count if count[form] >= max(_FEW, most / 10)}
+    return frozenset(form for form in count if count[form] >= max(_FEW, most / 10))
 
 
-def _rows(numbered: Lines, tally: Tally, headings: set[str]) -> Iterator[tuple[int, Print]]:
+def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Iterator[tuple[int, Print]]:
     """(number of the line, row). Bars are drawn over each other in one line. Lines of facts without a step have that of
     the last heading."""
     begun: int | None = None
     named = evaluated = False
     for number, line in numbered:
         if not says_core(line):
-            heading = _heading(line)
-            if heading and _form(heading) in headings:
+            heading = _heading(line) if places.headings else ""
+            if heading and _form(heading) in places.headings:
                 begun, named, evaluated = step_in(heading), names_step(heading), is_of_evaluation(heading)
-            elif begun is not None and (fact := fact_in(_plain(line))):
-                yield number, (begun, below_eval(fact) if evaluated else fact)
+            elif begun is not None and (fact := fact_in(plain(line))):
+                yield number, (begun, below_eval(fact) if evaluated else fact, False)
             continue
-        for part in _plain(line).split("\r"):
+        for part in plain(line).split("\r"):
             if begun is not None and named and not names_step(part):  # a count in it is of something else
-                if len(part) <= LINE and any(map(CORE.search, facts := facts_in(part).numbers)):
-                    yield number, (begun, below_eval(facts) if evaluated else facts)
+                found = None
             elif (found := row_in(part)) is not None:
-                begun = None  # lines of this log have their steps themselves
-                if found[1].twice:
+                by_epoch = has_epoch_alone(part)
+                if by_epoch and places.finer:
+                    if tally is not None:
+                        tally.add("left out {n lines} with an epoch alone, beside lines with a step", number)
+                    continue
+                # lines of this log have their steps themselves
+                begun, named, evaluated = (found[0], True, False) if places.before else (None, False, False)
+                if found[1].twice and tally is not None:
                     tally.add(f"{{n lines}} with two numbers by one name, {listed(found[1].twice)}: see `_2`", number)
-                yield number, (found[0], found[1].numbers)
-            elif begun is not None and len(part) <= LINE and any(map(CORE.search, facts := facts_in(part).numbers)):
-                yield number, (begun, below_eval(facts) if evaluated else facts)
-
-
-def _plain(line: str) -> str:
-    """A line without colours, and without the process that printed it."""
-    return without_process(COLOUR.sub("", line) if "\x1b" in line else line)
+                yield number, (found[0], found[1].numbers, by_epoch)
+            if found is None and begun is not None and len(part) <= LINE:
+                facts = facts_in(part).numbers
+                if any(map(CORE.search, facts)):
+                    yield number, (begun, below_eval(facts) if evaluated else facts, False)
 
 
 def _read_lines(lines_for: Callable[[Tally], Lines], name: str, tally: Tally) -> Raw | None:
-    silent = Tally(tally.path)
-    headings = _headings(lines_for(silent))
-    first = [row for _, row in islice(_rows(lines_for(silent), silent, headings), _FIRST)]
-    host = next(filter(None, (_host_of_labels(row) for _, row in first)), None)
+    places = _places(lambda: lines_for(Tally(tally.path)))
+    first = [row for _, (_, row, _) in islice(_rows(lines_for(Tally(tally.path)), places), _FIRST)]
+    host = next(filter(None, map(_host_of_labels, first)), None)
     columns = Columns(tally, null_is_nan=True)
-    for number, (step, row) in _rows(lines_for(tally), tally, headings):
+    for number, (step, row, _) in _rows(lines_for(tally), places, tally):
         columns.add(number, step, row if host is None else {host.labels.get(name, name): row[name] for name in row})
     return _raw(columns, name, host)
 
@@ -124,10 +162,12 @@ def _host_of_labels(row: Row) -> Host | None:
 
 def _has_rows(path: Path) -> bool:
     """Whether a loss or a reward is printed at several steps, and no line of verl's."""
-    tally = Tally(path)
-    headings = _headings(islice(lines(path, tally), SEARCHED))
+
+    def first() -> Lines:
+        return islice(lines(path, Tally(path)), SEARCHED)
+
     steps: dict[str, set[int]] = {}
-    for _, (step, row) in islice(_rows(islice(lines(path, tally), SEARCHED), tally, headings), _FIRST):
+    for _, (step, row, _) in islice(_rows(first(), _places(first)), _FIRST):
         for name in filter(CORE.search, row):
             steps.setdefault(name, set()).add(step)
     return any(len(at) >= _FEW for at in steps.values()) and not has_step(path)
@@ -147,12 +187,14 @@ PRINTS = Reader(
 def _said(numbered: Lines) -> Iterator[tuple[int, Row]]:
     for number, line in numbered:
         if len(line) <= LINE and (says_core(line) or says_only_facts(line)):
-            yield number, facts_in(_plain(line)).numbers
+            yield number, facts_in(plain(line)).numbers
 
 
 def _often(numbered: Lines) -> list[str]:
     """The names that lines say about as often as a reward, and again and again. The first begins a row."""
-    count = Counter(name for _, facts in _said(numbered) for name in facts)
+    said = [facts for _, facts in _said(numbered)]
+    whole = [facts for facts in said if like_a_reward(facts) and any("loss" in name for name in facts)]
+    count = Counter(name for facts in (whole if len(whole) >= _FEWEST else said) for name in facts)
     most = max((times for name, times in count.items() if like_a_reward([name])), default=0)
     often = [name for name in count if most and count[name] >= max(_FEWEST, most / 2)]
     return sorted(often, key=lambda name: abs(count[name] - most) > 1)
