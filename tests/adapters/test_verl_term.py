@@ -168,10 +168,18 @@ def test_the_answer_is_the_span_of_the_agent_loop(nested: bool) -> None:
 
 
 def test_stale_rollouts_that_no_ratio_sees_get_a_note() -> None:
+    """In an asynchronous trainer whose old policy is recomputed; a limit of null is none."""
     v1 = {"trainer_mode": "separate_async", "sampler": {"max_off_policy_threshold": 6}}
     config: dict[str, Any] = {"trainer": {"v1": v1}, "algorithm": {"rollout_correction": {"bypass_mode": False}}}
-    assert "6 versions × 4 = 24 optimizer steps" in str(stale_and_uncorrected(config))
+    fully = {"async_training": {"staleness_threshold": 0.5}}
+    for changed, steps, age in (
+        ({}, 4, "up to 6 versions × 4 = 24 optimizer steps"),
+        ({"trainer": {"v1": v1 | {"trainer_mode": "colocate_async"}}}, 2, "6 versions × 2 = 12"),
+        ({"trainer": {"v1": v1 | {"sampler": {"max_off_policy_threshold": None}}}}, 4, "without a limit"),
+        (fully, 4, "up to 1.5 versions × 4 = 6 optimizer steps (async_training.staleness_threshold)"),
+    ):
+        assert age in str(stale_and_uncorrected(config | changed, steps))
     for correction in ({"bypass_mode": True}, {"rollout_is": "token"}, {"rollout_rs": "seq_mean_k1"}):
-        assert stale_and_uncorrected(config | {"algorithm": {"rollout_correction": correction}}) is None
-    assert stale_and_uncorrected(config | {"trainer": {"v1": {"trainer_mode": "sync"}}}) is None
-    assert stale_and_uncorrected(config | {"trainer": {}}) is None
+        assert stale_and_uncorrected(config | fully | {"algorithm": {"rollout_correction": correction}}, 4) is None
+    for trainer in ({"v1": {"trainer_mode": "sync"}}, {}, {"use_v1": False, "v1": v1}):
+        assert stale_and_uncorrected(config | {"trainer": trainer}, 4) is None

@@ -64,6 +64,7 @@ def test_a_schedule_rises_to_its_base_at_its_target(searches: float) -> None:
         (lambda: LLDS(gate="word"), "LLDS(gate='word') must be 'action', 'response' or 'token'"),  # type: ignore[arg-type]
         (lambda: LLDS(answer_weight=5), "LLDS(answer_weight=5) must be 1 or less, or 'adaptive-paper' or 'adaptive-"),
         (lambda: SAPO(tau=0), "SAPO(tau=0) must be more than 0"),
+        (lambda: LLDS(0.5), "LLDS(0.5): name the setting, as in LLDS(coef=0.5)"),  # type: ignore[misc]
         (lambda: NLL(coeff=0.5), "NLL(coeff=0.5): there is no such argument; did you mean coef?"),  # type: ignore[call-arg]
         (lambda: LLDS(answer_weight="adaptive-code", answer_target=1.0), "loss.penalty.answer_target = 1.0 with "),
         (lambda: LLDS(answer_base=0.5), "loss.penalty.answer_base = 0.5 with loss.penalty.answer_weight = 1.0: only a"),

@@ -14,6 +14,7 @@ from torch import Tensor
 from holdfast.adapters.host_losses import CountedMean
 from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION, LOSSES
 from holdfast.base.errors import ConfigError
+from holdfast.hosts.host import COEF
 from holdfast.losses import action_ids_from_mask
 from holdfast.losses._tensors import upcast
 from holdfast.methods.penalties import LLDS, Penalty
@@ -68,26 +69,40 @@ def refuse_split_actions(penalty: Penalty | None, correction: Any, answer: str |
     )
 
 
-def stale_and_uncorrected(config: Mapping[str, Any]) -> str | None:
-    """A sentence for an asynchronous V1 trainer whose ratios do not see how old its rollouts are; else None.
+def stale_and_uncorrected(config: Mapping[str, Any], steps: int) -> str | None:
+    """A sentence for an asynchronous trainer whose ratios do not see how old its rollouts are; else None.
 
-    `config` is a composed configuration. In verl 0.9 this is the default of `separate_async` and `colocate_async`.
+    In verl 0.9 this is the default of V1's `separate_async` and `colocate_async`.
+
+    Args:
+        config: a composed configuration.
+        steps: its optimizer steps between two versions of the sampler's weights.
     """
-    trainer = config["trainer"].get("v1") or {}
-    mode, correction = trainer.get("trainer_mode"), config["algorithm"].get("rollout_correction") or {}
-    if mode not in ("separate_async", "colocate_async"):
+    correction = config["algorithm"].get("rollout_correction") or {}
+    if any(correction.get(key) for key in ("bypass_mode", "rollout_is", "rollout_rs")):
         return None
-    if correction.get("bypass_mode") or correction.get("rollout_is") or correction.get("rollout_rs"):
+    trainer, fully = config["trainer"], config.get("async_training")
+    v1: Mapping[str, Any] = (trainer.get("v1") if trainer.get("use_v1", True) else None) or {}
+    mode = v1.get("trainer_mode")
+    if fully:
+        what, limit = "the fully asynchronous trainer", "async_training.staleness_threshold"
+        versions = 1 + fully["staleness_threshold"]
+    elif mode in ("separate_async", "colocate_async"):
+        what, limit = f"trainer.v1.trainer_mode={mode}", "trainer.v1.sampler.max_off_policy_threshold"
+        versions = v1["sampler"]["max_off_policy_threshold"]
+    else:
         return None
-    versions = (trainer.get("sampler") or {}).get("max_off_policy_threshold", 8)
-    steps = (trainer.get("separate_async") or {}).get("parameter_sync_step", 4)
+    age = (
+        f"up to {versions:g} versions × {steps} = {round(versions * steps)} optimizer steps ({limit})"
+        if versions
+        else f"without a limit ({limit})"
+    )
     return (
-        f"note: trainer.v1.trainer_mode={mode} with algorithm.rollout_correction.bypass_mode=false and no correction: "
-        f"ratios are to recomputed log-probs, so they do not see how old a rollout is, which may be up to {versions} "
-        f"versions × {steps} = {versions * steps} optimizer steps (trainer.v1.sampler.max_off_policy_threshold). At 32 "
-        "steps of age plain GRPO undid a pretrained model in our runs, and LLDS at 0.2 prevented it. Set "
-        "bypass_mode=true with actor_rollout_ref.rollout.calculate_log_probs=true, lower the threshold, or keep "
-        "holdfast_llds (docs/reference/advice.md)"
+        f"note: {what} with algorithm.rollout_correction.bypass_mode=false and no correction: ratios are to recomputed "
+        f"log-probs, so they do not see how old a rollout is, {age}. Rollouts 4 steps old cost nothing that we could "
+        f"measure, and 32 steps old undid a pretrained model under plain GRPO; LLDS at {COEF} prevented it. Set "
+        "bypass_mode=true with actor_rollout_ref.rollout.calculate_log_probs=true, lower the limit, or train with "
+        f"holdfast_llds, whose default is {COEF} (docs/reference/advice.md)"
     )
 
 

@@ -13,6 +13,10 @@ from typing import NamedTuple
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import COEF
 
+WITH, WITHOUT = f"begin with LLDS at {COEF}", "begin without a penalty"
+"""What pages, remedies and the doctor say where rollouts are stale: with a recomputed old policy, and with the
+sampler's."""
+
 
 class Advice(NamedTuple):
     """What to do under one old policy."""

@@ -178,7 +178,7 @@ TRL = Host(
         "entropy/mean": "every GRPOTrainer (`entropy`)",
         "rollout/mixed_group_fraction": "every GRPOTrainer (`frac_reward_zero_std`)",
         "sampler/logprob_gap": "`with_penalties(GRPOTrainer)` with `use_vllm=True` or `SearchRollouts`",
-        "sampler/ess": "ms-swift, with its metrics of off-policy rollouts",
+        "sampler/ess": "`with_penalties(GRPOTrainer)` with `use_vllm=True` or `SearchRollouts`",
         "sampler/mask_mass": _LOSS,
         "sampler/logprob_abs_gap": "every GRPOTrainer with `use_vllm=True` (`sampling/sampling_logp_difference/mean`)",
         "kl/": "every GRPOTrainer with `beta` above 0 (`kl`)",

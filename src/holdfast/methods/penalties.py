@@ -45,7 +45,7 @@ AnswerWeight = Annotated[float, Field(ge=0, le=1)] | Literal["adaptive-paper", "
 class LLDS(RolloutPenalty):
     """A penalty on preserved tokens that became less likely; see `holdfast.losses.llds_penalty`.
 
-    >>> LLDS(coef=0.5).gate
+    >>> LLDS(coef=0.2).gate
     'action'
     """
 

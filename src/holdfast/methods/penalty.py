@@ -41,7 +41,10 @@ class PenaltySection(Section):
 
     if not TYPE_CHECKING:  # the signature is that of the fields
 
-        def __init__(self, **values: Any) -> None:
+        def __init__(self, *unnamed: Any, **values: Any) -> None:
+            if unnamed:
+                kind = type(self).__name__
+                raise ConfigError(f"{kind}({unnamed[0]!r}): name the setting, as in {kind}(coef={unnamed[0]!r})")
             try:
                 super().__init__(**values)
             except ValidationError as error:

@@ -18,7 +18,7 @@ import trl
 from torch import Tensor
 from transformers import Trainer
 
-from holdfast.adapters.trl import LLDS, SAPO, mask, trainer, unsloth, watch, with_penalties
+from holdfast.adapters.trl import LLDS, NLL, SAPO, mask, trainer, unsloth, watch, with_penalties
 from holdfast.adapters.trl.penalty import PenaltyMixin
 from holdfast.adapters.trl.watch import RewardWatch
 from holdfast.base.errors import ConfigError, ModelError
@@ -77,7 +77,7 @@ def test_the_default_schedule_makes_a_penalty_inert(tmp_path: Path, penalty: Any
     """TRL's default: one optimizer step per rollout batch. It is refused before a model is loaded, which can take
     minutes."""
     args = trl.GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, gradient_accumulation_steps=2)
-    says = "steps_per_generation=2, gradient_accumulation_steps=2 and num_iterations=1 .*num_iterations=2 keeps it too"
+    says = "steps_per_generation=2, gradient_accumulation_steps=2 and num_iterations=1 .*num_iterations=2 keeps this"
     with pytest.raises(ConfigError, match=says):
         with_penalties(trl.GRPOTrainer, penalty)(model="no/such-model", reward_funcs=[], args=args)
 
@@ -100,6 +100,9 @@ GRPO, KIND = trl.GRPOTrainer, "needs TRL's GRPOTrainer, its AsyncGRPOTrainer, or
 @pytest.mark.parametrize(("trainer_class", "penalty", "settings", "says"), [
     (Trainer, LLDS(), {}, KIND),
     ("GRPOTrainer", LLDS(), {}, KIND),
+    (LLDS(), GRPO, {}, "the first argument is the class of a trainer"),
+    (object.__new__(GRPO), LLDS(), {}, "the first argument is the class of a trainer"),
+    (with_penalties(GRPO, LLDS()), NLL(), {}, r"GRPOTrainerWithLLDS, \.\.\.\): this class has been through"),
     (GRPO, LLDS, {}, r"LLDS\(coef=0.2\)"),
     (GRPO, {"coef": 0.2}, {}, r"LLDS\(coef=0.2\)"),
     (GRPO, Own(), {}, r"Own\.per_token must return a float32 tensor \[B, T\], here \[2, 6\]"),

@@ -110,6 +110,13 @@ def test_a_stream_of_prompts(penalty: Any, acts: str) -> None:
     assert said.endswith("optimizer steps") if not acts else acts in said
 
 
+@pytest.mark.parametrize(("settings", "named"), [({"max_steps": 0}, "max_steps=0"), ({"num_train_epochs": 0}, "num_t")])
+def test_no_step_and_no_epoch_are_refused(settings: dict[str, int], named: str) -> None:
+    """With max_steps=0 transformers takes one."""
+    with pytest.raises(ConfigError, match=f"{named}.*: this run has no optimizer step"):
+        checked_schedule(config(2, 4, 2, **settings), prompts(6), None)
+
+
 def test_a_run_without_an_optimizer_step_is_refused_before_a_model_is_loaded() -> None:
     """TRL itself takes none of the 500, and ends well."""
     args = config(32, 40, 4, num_generations=8, max_steps=500)
@@ -128,7 +135,7 @@ def test_each_way_out_of_one_step_is_one(schedule: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="one optimizer step per rollout batch") as told:
         checked_schedule(args, None, LLDS())
     ways = str(told.value).partition("would always be zero. ")[2].split(". ")
-    assert len(ways) == (2 if schedule == (6, 2, 2) else 3)
+    assert len(ways) == 3
     before = dict(zip(SETTINGS, (*schedule, 1)[:4], strict=True))
     for way in ways:
         named = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", way)}

@@ -152,6 +152,17 @@ PROBLEMS = {
     "weights in bypass": (
         [f"{CORRECTION}.bypass_mode=true", f"{CORRECTION}.rollout_is=token"], "base_loss_mode=bypass_mode",
     ),
+    "another loss in bypass": (
+        [f"{CORRECTION}.bypass_mode=true", f"{CORRECTION}.loss_type=reinforce"], "loss_type = 'reinforce'",
+    ),
+    "weights that its loss does not see": (
+        [f"{CORRECTION}.bypass_mode=true", f"{CORRECTION}.rollout_is=token", f"+{LOSS}.base_loss_mode=bypass_mode",
+         f"{LOSS}.rollout_correction=null"],
+        "base_loss_mode = 'bypass_mode' does not see algorithm.rollout_correction with rollout_is = 'token'",
+    ),
+    "the loss of bypass without it": (
+        [f"+{LOSS}.base_loss_mode=bypass_mode"], "takes the old log-probs for the sampler's, but they are recomputed",
+    ),
     "verl's own": (["actor_rollout_ref.actor.loss_agg_mode=mean"], "Invalid loss_agg_mode: mean"),
     "agent without a file": (
         ["actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search"],
@@ -194,6 +205,9 @@ def test_in_bypass_mode_the_first_step_counts() -> None:
     assert len(problems(*once)) == 1 and problems(*once, bypass) == []
     texts = " ".join(finding.text for finding in check(*once, bypass))
     assert "the penalty acts on 1 of them" in texts and "penalty_threshold" in texts
+    assert "Begin without a penalty" in texts
+    seen = (f"+{LOSS}.base_loss_mode=bypass_mode", f"{CORRECTION}.rollout_is=token")
+    assert problems(*once, bypass, *seen) == []
 
 
 FULLY, ONE_STEP = "fully_async_ppo_trainer.yaml", "one_step_off_ppo_trainer"

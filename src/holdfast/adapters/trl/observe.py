@@ -28,6 +28,7 @@ from holdfast.agent.trajectory import Trajectory
 from holdfast.losses import (
     action_ids_from_mask,
     drift_stats,
+    effective_sample_size,
     logged_stats,
     merge_stats,
     penalty_stats,
@@ -87,6 +88,8 @@ class Observer:
         if old is not None and sampled is not None:
             gap = torch.where(mask, sampled - old, 0.0).nansum() / mask.sum().clamp(min=1)
             metrics["sampler/logprob_gap"] = float(gap)
+            drawn = mask & ~sampled.isnan()  # vLLM may have no log-prob of a token
+            metrics["sampler/ess"] = float(effective_sample_size(old if whole is None else whole, sampled, drawn))
         if whole is not None:
             masses = torch.where(mask, (whole - old).exp(), 0.0)
             metrics["sampler/mask_mass"] = float(masses.sum() / mask.sum().clamp(min=1))

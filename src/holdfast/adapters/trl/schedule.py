@@ -60,7 +60,7 @@ class Schedule:
         """Optimizer steps of the run."""
         if not self.epoch_steps:
             return 0
-        return self.max_steps if self.max_steps > 0 else ceil(self.epochs * self.epoch_steps)
+        return self.max_steps if self.max_steps >= 0 else ceil(self.epochs * self.epoch_steps)
 
     @property
     def period(self) -> int:
@@ -79,9 +79,10 @@ class Schedule:
 
     def sentences(self, penalty: Penalty | None) -> str:
         """What the run will do."""
+        steps = self.passes / self.window
         said = (
-            f"a rollout batch is {self.batch_rollouts:,} rollouts of {self.batch_prompts:,} prompts, and has "
-            f"{self.passes / self.window:.3g} optimizer steps"
+            f"a rollout batch is {self.batch_rollouts:,} rollouts of {self.batch_prompts:,} "
+            f"prompt{'s' * (self.batch_prompts != 1)}, and has {steps:.3g} optimizer step{'s' * (steps != 1)}"
         )
         if self.batches is not None and self.prompts is not None:
             left = self.prompts - self.batches * self.batch_prompts
@@ -110,6 +111,12 @@ def checked_schedule(args: Any, dataset: Any, penalty: Penalty | None) -> Schedu
             f"{schedule.prompts:,}. TRL leaves out a batch that is not full, so it would not take a single optimizer "
             "step. Lower steps_per_generation or per_device_train_batch_size, or give more prompts"
         )
+    if not schedule.steps:
+        none = "max_steps=0" if args.max_steps == 0 else f"num_train_epochs={args.num_train_epochs:g}"
+        raise ConfigError(
+            f"{none}: this run has no optimizer step. Set max_steps to 1 or more, or to -1 with a num_train_epochs "
+            "above 0"
+        )
     if penalty is not None and not penalty.acts_without_drift and schedule.period == 1:
         raise ConfigError(
             f"{type(penalty).__name__} compares the policy with the one that sampled the rollouts, but with "
@@ -124,16 +131,15 @@ def _more_steps(args: Any) -> str:
     """How to get several optimizer steps per rollout batch."""
     per_process, passes = args.per_device_train_batch_size, args.steps_per_generation
     window = args.gradient_accumulation_steps
-    split = ""
-    if passes % 4 == 0:
-        split = f"gradient_accumulation_steps={passes // 4} with steps_per_generation={passes}"
-    elif per_process % 4 == 0:
+    ways = []
+    if pieces := next((n for n in (4, 2) if not passes % n or not per_process % n), None):
         split = (
-            f"per_device_train_batch_size={per_process // 4}, steps_per_generation={4 * passes} and "
+            f"gradient_accumulation_steps={passes // pieces} with steps_per_generation={passes}"
+            if not passes % pieces
+            else f"per_device_train_batch_size={per_process // pieces}, steps_per_generation={pieces * passes} and "
             f"gradient_accumulation_steps={passes}"
         )
-    return (
-        (f"To split this rollout batch into {4 * args.num_iterations} optimizer steps, set {split}. " if split else "")
-        + f"num_iterations={ceil(2 * window / passes)} keeps it too, and uses every rollout again. "
-        f"steps_per_generation={4 * window} makes it {4 * window // passes} times as large"
-    )
+        ways.append(f"To split this rollout batch into {pieces * args.num_iterations} optimizer steps, set {split}")
+    ways.append(f"num_iterations={ceil(2 * window / passes)} keeps this rollout batch, and uses every rollout again")
+    ways.append(f"steps_per_generation={4 * window} makes it {4 * window // passes} times as large")
+    return ". ".join(ways)

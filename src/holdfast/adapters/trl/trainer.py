@@ -64,6 +64,16 @@ def with_penalties(
         )
     if newer := newer_than_tested("trl", installed):
         warn(newer)
+    if isinstance(trainer_class, GRPOTrainer | Penalty):
+        raise ConfigError(
+            f"with_penalties({type(trainer_class).__name__}(...)): the first argument is the class of a trainer, and "
+            "the second a penalty: with_penalties(GRPOTrainer, LLDS()). Use what it returns in place of the class"
+        )
+    if hasattr(trainer_class, "holdfast_settings"):
+        raise ConfigError(
+            f"with_penalties({trainer_class.__name__}, ...): this class has been through with_penalties already. Give "
+            "it the class of before; for two penalties at once write one of your own (docs/reference/losses.md)"
+        )
     is_async = isinstance(trainer_class, type) and any(base.__name__ == NAME for base in trainer_class.__mro__)
     if not is_async and not (isinstance(trainer_class, type) and issubclass(trainer_class, GRPOTrainer)):
         given = f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r})"

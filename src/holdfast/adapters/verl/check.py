@@ -27,15 +27,18 @@ from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION
 from holdfast.adapters.verl_losses import LOSSES as LOSSES
 from holdfast.adapters.verl_term import stale_and_uncorrected
 from holdfast.base.errors import ConfigError
+from holdfast.hosts.advice import WITHOUT
 from holdfast.hosts.verl import ACTOR, AGENT, CONFIGS, CORRECTION, LOSS_CONFIG
 from holdfast.methods.penalties import Penalty
 
 _LOSS = f"{ACTOR}.policy_loss"
 
+_SHOW = f"+{_LOSS}.rollout_correction=${{algorithm.rollout_correction}}"
+"""The override with which a loss sees the correction."""
 EXAMPLE = (
     f"{_LOSS}._target_={LOSS_CONFIG}",
     f"{_LOSS}.loss_mode=holdfast_llds",
-    f"+{_LOSS}.rollout_correction=${{algorithm.rollout_correction}}",
+    _SHOW,
     "actor_rollout_ref.rollout.name=vllm",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
 )
@@ -110,22 +113,38 @@ def refused_by_verl(config: Any) -> Iterator[str]:
         yield f"algorithm.rollout_correction: {error}"
 
 
+_BYPASS = "bypass_mode"
+"""The name of a setting, and of verl's loss that corrects in this mode."""
+
+
 def _correction_problems(config: Any, base: str | None) -> Iterator[str]:
     """What verl would find at the first step, or never, in the correction of a composed configuration."""
     correction = config.algorithm.get("rollout_correction") or {}
-    chosen = [f"{key} = {correction[key]!r}" for key in ("rollout_is", "rollout_rs") if correction.get(key)]
-    bypass = correction.get("bypass_mode")
+    chosen = {key: correction[key] for key in ("rollout_is", "rollout_rs") if correction.get(key)}
+    bypass, seen = correction.get(_BYPASS), config.actor_rollout_ref.actor.policy_loss.get("rollout_correction")
     if (chosen or bypass) and not config.actor_rollout_ref.rollout.calculate_log_probs:
         then = "stops at the first step" if bypass else "skips the correction without a warning"
         yield (
             f"algorithm.rollout_correction without the sampler's log-probs: verl then {then}. Set "
             "actor_rollout_ref.rollout.calculate_log_probs=true"
         )
-    if bypass and chosen and base != "bypass_mode":
+    if correction.get("loss_type", "ppo_clip") != "ppo_clip":
+        chosen["loss_type"] = correction["loss_type"]
+    named = " and ".join(f"{key} = {value!r}" for key, value in chosen.items())
+    if bypass and chosen and base != _BYPASS:
         yield (
-            f"algorithm.rollout_correction.bypass_mode with {' and '.join(chosen)}: in bypass mode only verl's loss "
-            "bypass_mode reads these, so they have no effect. Set "
-            f"{_LOSS}.base_loss_mode=bypass_mode, or leave them out"
+            f"{CORRECTION}.bypass_mode with {named}: in bypass mode only verl's loss bypass_mode reads these, so they "
+            f"have no effect. Set {_LOSS}.base_loss_mode=bypass_mode and {_SHOW}, or leave them out"
+        )
+    elif bypass and base == _BYPASS and any((seen or {}).get(key) != value for key, value in chosen.items()):
+        yield (
+            f"{_LOSS}.base_loss_mode = 'bypass_mode' does not see {CORRECTION} with {named}, so they have no effect. "
+            f"Set {_SHOW}"
+        )
+    elif base == _BYPASS and not bypass:
+        yield (
+            f"{_LOSS}.base_loss_mode = 'bypass_mode' without {CORRECTION}.bypass_mode: this loss takes the old "
+            f"log-probs for the sampler's, but they are recomputed. Set {CORRECTION}.bypass_mode=true, or another base"
         )
 
 
@@ -163,9 +182,10 @@ def checks(config: Any) -> Iterator[Check]:
         yield Check(
             True,
             "note: in bypass mode the old policy is the sampler: each token's log-prob under the weights that drew it. "
-            "It differs a little from the trainer's even before any update; set penalty_threshold to ignore such noise",
+            f"{WITHOUT.capitalize()} (docs/reference/advice.md): {_LOSS}.loss_mode=holdfast_observe. With one, set "
+            "penalty_threshold: the sampler's numbers differ a little from the trainer's before any update",
         )
-    if (stale := stale_and_uncorrected(config)) is not None:
+    if (stale := stale_and_uncorrected(config, steps)) is not None:
         yield Check(True, stale)
     rollout = config.actor_rollout_ref.rollout
     if rollout.top_p < 1 or rollout.top_k > 0:

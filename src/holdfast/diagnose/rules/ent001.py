@@ -99,8 +99,7 @@ def for_surge(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
 
 
 LESS_BONUS = advise(
-    "The log has an [entropy bonus] of {bonus}: set it to 0. If entropy rises without it, lower the [learning rate], "
-    "or preserve correct rollouts with a [penalty on lost likelihood]."
+    "The log has an [entropy bonus] of {bonus}: set it to 0. If entropy rises without it, lower the [learning rate]."
 )
 
 

@@ -20,7 +20,7 @@ from holdfast.diagnose.log.trailing import (
 )
 from holdfast.diagnose.rules._parts.sampler import usual_before
 from holdfast.diagnose.rules._parts.series import CLIPPED, REWARD, STALENESS
-from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.remedies import FRESHER, TO_SAMPLER, advise
 from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal, falling
 
 
@@ -99,14 +99,8 @@ def _clips(clipped: Values, times: float, share: float) -> Truths:
 
 
 CLIPPED_ERRORS = 4.0
-_FRESHER = (
-    "Let the sampler run fewer updates ahead of the trainer ([age of rollouts]). Take fewer [optimizer steps per "
-    "rollout batch], or lower the [learning rate]. "
-)
-RECOMPUTED = advise(f"{_FRESHER}Where rollouts must be old, add a [penalty on lost likelihood].")
-
-TO_SAMPLER = advise(f"{_FRESHER}The ratio compares with the sampler here, so begin without a penalty.")
-"""What to change, by the policy in the ratio's denominator (holdfast.hosts.advice has the numbers)."""
+RECOMPUTED = advise(f"{FRESHER}Where rollouts must be old, add a [penalty on lost likelihood].")
+"""What to change; `TO_SAMPLER` where the ratio compares with the sampler."""
 
 
 RULE = Rule(

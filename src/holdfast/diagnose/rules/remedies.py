@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnose.log import Log, finite, has
 from holdfast.hosts import HOSTS, PHRASES, UNKNOWN, words
+from holdfast.hosts.advice import WITHOUT
 
 if TYPE_CHECKING:
     from holdfast.diagnose.finding import Finding
@@ -124,9 +125,18 @@ _PRESERVE_OF = {
 }
 
 
+FRESHER = (
+    "Let the sampler run fewer updates ahead of the trainer ([age of rollouts]). Take fewer [optimizer steps per "
+    "rollout batch], or lower the [learning rate]. "
+)
+TO_SAMPLER = advise(f"{FRESHER}The ratio compares with the sampler here, so {WITHOUT}.")
+"""Where the old policy is the sampler's, a penalty did not pay (holdfast.hosts.advice)."""
+
+
 def preserve_likelihood(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
-    """`PRESERVE_LIKELIHOOD`, with what the log tells of the sampler in place of an "if"."""
-    return _PRESERVE_OF[is_truncated(log)]
+    """`PRESERVE_LIKELIHOOD`, with what the log tells of the sampler in place of an "if"; without a penalty where the
+    ratio compares with the sampler."""
+    return TO_SAMPLER if log.old_policy == "sampler" else _PRESERVE_OF[is_truncated(log)]
 
 
 SMALLER_STEPS = advise(

@@ -144,8 +144,8 @@ NOT_TRUNCATED = (
 )
 SAME_WEIGHTS_ALWAYS = (
     "Check that the sampler gets the new weights after every update. "
-    "Where rollouts must be older, add a [penalty on lost likelihood]; the [importance weights of the sampler] "
-    "are for small differences."
+    "Where rollouts must be older and the old policy is recomputed, add a [penalty on lost likelihood]; the "
+    "[importance weights of the sampler] are for small differences."
 )
 
 SAME_POLICY = f"{NOT_TRUNCATED} {SAME_WEIGHTS_ALWAYS}"
