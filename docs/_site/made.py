@@ -103,7 +103,7 @@ def section(code: str) -> str:
     lines += [f"* **Needs** {needs}.", f"* **Change.** {change}"]
     if first == code:
         lines += [f"* **In {name}.** {own}" for name, host in NAMES.items() if (own := only_for(rule.remedy, host))]
-    lines += [f"* **Known problems.** {rule.limitations}", ""]
+    lines += [f"* **Limitations.** {rule.limitations}", ""]
     return "\n".join(lines)
 
 

@@ -90,7 +90,7 @@ def test_a_worker_that_dies_ends_the_run_and_all_of_its_processes(watched: Watch
     os.kill(engine, signal.SIGKILL)
     assert process.wait(120) == 1
     said = (tmp_path / "said").read_text()
-    assert "holdfast: VLLM::EngineCore died, and verl would wait for ever" in said
+    assert "holdfast: VLLM::EngineCore died, and verl would wait forever" in said
     wait_for(lambda: not is_alive(other), minutes=1)
 
 

@@ -145,8 +145,8 @@ MODULES = {
     "no annotation": ('\n\ndef f(x):\n    """F.\n\n    Args:\n        x: X.\n    """', "line 3)", "annotation"),
     "not described": ('def f(x: str) -> str:\n    """F."""\n    return x', "line 1)", "for the argument 'x'"),
     "stars": ('def f(*x: str) -> str:\n    """F."""\n    return ""', "line 1)", "*x"),
-    "fails": ("import json\njson.loads('x')\ndef f(): ...", ", line 2. Mend that line", "JSONDecodeError"),
-    "no syntax": ("x = 1\ndef f(:", ", line 2. Mend that line", "SyntaxError"),
+    "fails": ("import json\njson.loads('x')\ndef f(): ...", ", line 2. Fix that line", "JSONDecodeError"),
+    "no syntax": ("x = 1\ndef f(:", ", line 2. Fix that line", "SyntaxError"),
 }
 
 

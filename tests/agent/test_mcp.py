@@ -183,7 +183,7 @@ def test_a_server_that_cannot_be_reached_is_refused(name: str, why: str) -> None
     assert problem_of([name]) is None
     with pytest.raises(ConfigError, match=r"'?mcp:") as error:
         tools_named(name)
-    assert why in str(error.value) and "the command that starts it" in str(error.value)
+    assert why in str(error.value) and "the command that starts the server" in str(error.value)
 
 
 def test_a_key_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
@@ -198,7 +198,7 @@ def test_a_key_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch, server: s
 def test_what_cannot_be_told_apart_or_described_is_refused(server: str, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text(SOURCE)
-    with pytest.raises(ConfigError, match="has a tool of the name 'add', as another"):
+    with pytest.raises(ConfigError, match="has a tool with the name 'add', and so has another"):
         tools_by_name([server, f"mcp:{shlex.join([sys.executable, str(other)])}"])
     with pytest.raises(ConfigError, match="TRL's own loop"):
         search_environment(None, None, replace(NATIVE, tools=(server,)))

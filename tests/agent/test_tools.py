@@ -303,7 +303,7 @@ PLAIN_END = HERMES.replace("<|im_end|>", "END")
     ("template", "why"),
     [
         (None, "there is no chat template"),
-        (HERMES.replace("if tools", "if false"), "does not tell the model of tools"),
+        (HERMES.replace("if tools", "if false"), "does not describe tools to the model"),
         (
             HERMES.replace("m.role == 'tool'", "m.role == 'tool' and raise_exception('no')"),
             "cannot render a conversation",
@@ -313,7 +313,7 @@ PLAIN_END = HERMES.replace("<|im_end|>", "END")
         (NO_JSON, "does not write a call in JSON with a name and arguments, or with a tag for each"),
         (BARE, "does not write a call in JSON with a name and arguments, or with a tag for each"),
         (WITH_ID, "repeats in a result an id that its call does not have"),
-        (RENAMES, "begins the model's earlier messages in another way than its next one"),
+        (RENAMES, "begins the model's earlier messages differently from its next one"),
         (PLAIN_END, "ends a message with 'END"),
     ],
     ids=["none", "no tools", "raises", "no results", "forgets", "not JSON", "bare", "id", "renames", "no token"],
@@ -331,7 +331,9 @@ def test_a_template_that_cannot_do_it_is_refused_in_one_sentence(
 def test_a_refusal_names_the_family_of_the_template(speaker: Speaker) -> None:
     tokenizer = speaker("hermes")
     tokenizer.chat_template = "{% for m in messages %}<start_of_turn>{{ m.content }}{% endfor %}"
-    with pytest.raises(ConfigError, match=r"\(Gemma 3's\) does not tell the model of tools\. Gemma 4's can do it"):
+    with pytest.raises(
+        ConfigError, match=r"\(Gemma 3's\) does not describe tools to the model\. Gemma 4's template works"
+    ):
         render_prompt("Who?", NATIVE, tokenizer)
 
 

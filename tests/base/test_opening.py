@@ -21,8 +21,8 @@ def refuse(line: int) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/dev/zero", "is not a regular file but a device or a socket, .*: save it as a file first"),
-        ("pipe", "is not a regular file but a pipe, .*: save it as a file first"),
+        ("/dev/zero", "is a device or a socket, not a regular file, .*: save it as a file first"),
+        ("pipe", "is a pipe, not a regular file, .*: save it as a file first"),
         ("", "is a folder; name a file in it"),
         ("nowhere", "does not exist"),
         ("loop", "cannot be read: Too many levels of symbolic links"),

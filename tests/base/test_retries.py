@@ -52,7 +52,7 @@ def test_patience_ends_for_all_calls_and_begins_anew_with_an_answer(
     wait_for(retries, waited)
     assert sum(waited[1:]) == pytest.approx(60.0), "after the retry"
     assert wait_for(retries, waited) == 1, "the next call is given up at once"
-    assert caplog.messages == ["nobody is there; it is tried for another 60 seconds"]
+    assert caplog.messages == ["nobody is there; holdfast tries again for another 60 seconds"]
     waited.append(600.0)
     retries.answered()
     before = sum(waited)

@@ -41,7 +41,7 @@ def test_one_stray_quote_costs_one_row_and_its_line_is_named(tmp_path: Path, lat
     whole, _ = read(table(tmp_path, *WHO, *later))
     found, skipped = read(table(tmp_path, *WHO[:7], '"Who wrote it?,nobody', *WHO[7:], *later))
     assert [(skip.line, skip.field) for skip in skipped] == [(9, "row")]
-    assert skipped[0].reason.startswith("opens a quote that no later line closes at the end of a cell; delete it")
+    assert skipped[0].reason.startswith("opens a quote that is never closed at the end of a cell; delete it")
     assert [row | {"line": 0} for row in found] == [row | {"line": 0} for row in whole]
 
 

@@ -116,6 +116,6 @@ def test_demonstrations_by_a_script_and_from_rollouts(
 
     done = data("demonstrate", recipe, "--rollouts", "a.jsonl", "--out", "b.jsonl", "--most", 3)
     assert "b.jsonl: 3 demonstrations of 5 questions" in done.output
-    assert "Left out: 2 whose answer is there often enough already: " in done.output
+    assert "Left out: 2 whose answer already occurs often enough: " in done.output
     both = data("demonstrate", recipe, "--rollouts", "a.jsonl", "--script", "s:s", "--out", "c.jsonl", code=2)
-    assert "--script and --rollouts are two sources" in both.stderr
+    assert "--script and --rollouts cannot be combined" in both.stderr

@@ -87,7 +87,7 @@ def test_trl_is_told_about_the_schedule_and_the_sampler(holdfast: Run, installed
     installed(trl="1.16.0", transformers="5.20.0")
     text = holdfast("doctor", "trl").stdout
     assert "ok       trl 1.16.0, transformers 5.20.0" in text
-    assert "set steps_per_generation to what gradient_accumulation_steps was, and that to a quarter" in text
+    assert "set steps_per_generation to the old value of gradient_accumulation_steps" in text
     assert "top_k=512 or less, and pass with_penalties(..., mask_logprobs=True)" in text
 
 

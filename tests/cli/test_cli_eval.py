@@ -105,7 +105,7 @@ def test_a_model_from_elsewhere_is_evaluated_as_a_recipe_says(
     begun = tuple(f"question What is 1? {turn}" for turn in ("says", "thinks", "searches", "answers"))  # it is sampled
     assert asked.startswith(begun) and "all 4 turns were used up" in asked
     assert "my.toml is a recipe" in holdfast("ask", "my.toml", "What is 1?", code=2)
-    assert "is made by training" in holdfast("ask", "What is 1?", "--recipe", "quickstart", code=2)
+    assert "exists only after training" in holdfast("ask", "What is 1?", "--recipe", "quickstart", code=2)
     assert "no recipe 'quickstat'; did you mean quickstart?" in holdfast(
         "eval", "run", model, "--recipe", "quickstat", code=2
     )

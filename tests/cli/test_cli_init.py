@@ -55,7 +55,7 @@ def test_a_recipe_that_can_be_trained_and_fits(project: Path, holdfast: Run) -> 
     assert config.protocol.preset == "tools" and config.protocol.topk == 1 and config.warm_start.steps
     assert "8 dev questions" in said and f"{len(demonstrations)} of 32 questions became demonstrations" in said
     assert "<|im_start|>user\nWho opened the bridge of " in said
-    assert "do not fit into an observation" not in said or re.search(r"\b[12] of 40 passages do not fit", said)
+    assert "passages are too long" not in said or re.search(r"\b[12] of 40 passages are too long", said)
     assert "my." in holdfast("train", "my/recipe.toml", "--dry-run").stdout
 
 

@@ -66,7 +66,7 @@ def test_each_run_is_a_line_and_the_newest_comes_first(holdfast: Run) -> None:
     assert first.split() == ["run", "recipe", "state", "steps", "reward", "written", "verdict"]
     assert last.split()[:5] == ["start", "flaky", "finished", "0/12", "–"]
     assert [row["name"] for row in rows] == ["now", "extended", "older", "start"]
-    told = "fell at 9, back at 11"
+    told = "fell at 9, recovered at 11"
     assert [row["verdict"] for row in rows] == [told, told, told, "warm start"]
     assert {row["finding"] for row in rows} == {"LLD002 at 3"}
     assert (rows[0]["recipe"], rows[0]["steps"], rows[0]["planned"]) == ("flaky", 7, 12)

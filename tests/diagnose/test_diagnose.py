@@ -114,7 +114,7 @@ def test_a_reward_lost_at_once_by_unchanged_rollouts_is_not_the_policys(make_log
     """RWD001 says where to go back to, and what the finding before it says; alone it decides."""
     lost = [0.8] * 30 + [0.2] * 30
     (alone,) = diagnose(make_log(reward__mean=lost)).findings
-    assert "Most of it was lost at once, by step 33" in alone.summary and "Compare the questions" in alone.remedy
+    assert "Most of this happened suddenly, by step 33" in alone.summary and "Compare the questions" in alone.remedy
     (slow,) = diagnose(make_log(reward__mean=[0.8] * 30 + np.linspace(0.8, 0.2, 30).tolist())).findings
     assert slow.remedy.startswith("Go back to a checkpoint from step 36 or before, and lower the learning rate")
     first, last = diagnose(make_log(reward__mean=lost, retrieval__error_fraction=[0.0] * 29 + [0.9] * 31)).findings
@@ -217,7 +217,7 @@ def test_a_baseline_of_its_own_needs_no_contrast(make_log: MakeLog) -> None:
 
 def test_codes_are_chosen_by_their_beginnings() -> None:
     assert chosen("", where="x") == set(CODES)
-    with pytest.raises(ConfigError, match=r"--select: no finding's code begins with 'LLX'"):
+    with pytest.raises(ConfigError, match=r"--select: no code begins with 'LLX'"):
         chosen("LLD,LLX", where="--select")
 
 
@@ -226,15 +226,17 @@ def test_the_headline_says_why_a_loss_is_no_fall_and_that_a_reward_came_back(mak
         log = make_log(reward__mean=values)
         return headline(log, diagnose(log))
 
-    assert "6 rewards are too few to tell whether it rises or falls. A fall shows in 10 rows" in said([0.5] * 6)
+    assert "6 rewards are too few to tell whether it rises or falls. A fall is visible after 10 rows." in said(
+        [0.5] * 6
+    )
     assert said([0.3] * 15 + [0.5] * 15).startswith("Learns. The last ten rewards are above the first ten.")
     noisy = [0.0, 0.4, 0.9, 0.0, 0.2] * 8 + [1.0, 0.9, 0.7, 0.1, 0.3] + [0.2, 0.0, 0.6, 0.1, 0.2] * 2
-    assert said(noisy).startswith("Cannot tell. The reward may rise: it changed by +0.0097")
+    assert said(noisy).startswith("Cannot tell. The reward may be rising: it changed by +0.0097")
     back = said([0.8] * 20 + [0.2] * 25 + [0.8] * 25)
     assert back.startswith("Cannot tell. The reward fell near step 21: "), "the rollouts stayed as they were"
-    assert " It was back near its peak at step 53. " in back
-    assert "It was back" not in said([0.8] * 20 + [0.1] * 25 + [0.3] * 25)  # at a third of its peak
-    lost = "Fell. The reward lost 50% of its best in the last rows. It may still come back."
+    assert " It had recovered by step 53. " in back
+    assert "recovered" not in said([0.8] * 20 + [0.1] * 25 + [0.3] * 25)  # at a third of its peak
+    lost = "Fell. In the last rows, the reward lost 50% of its best value. It may still recover."
     assert said([0.8] * 20 + [0.3] * 4).startswith(lost)
 
 

@@ -70,7 +70,9 @@ def test_the_share_after_a_fall_for_good_and_of_the_time_where_it_is_logged() ->
     facts = diagnose(log_of(reward__mean=COLLAPSE)).facts
     assert 40 < facts[FELL] < 60
     assert facts[SHARE] == pytest.approx((100 - facts[FELL]) / 100)
-    assert TIME_SHARE not in facts and "fell for good" in in_words(facts) and "of its time" not in in_words(facts)
+    assert (
+        TIME_SHARE not in facts and "the reward collapsed" in in_words(facts) and "of its time" not in in_words(facts)
+    )
     times = [10.0] * 60 + [30.0] * 40
     facts = diagnose(log_of(reward__mean=COLLAPSE, time__step_s=times)).facts
     fell = int(facts[FELL])
@@ -159,7 +161,9 @@ def test_entropy_is_told_only_within_the_length_of_the_run() -> None:
     rewards = 0.2 + 0.005 * steps
     soon = diagnose(log_of(reward__mean=rewards, entropy__mean=np.exp(-0.025 * steps))).facts
     assert soon[FLOOR_STEP] == pytest.approx(math.log(50) / 0.025, rel=0.03)  # 0.02 nats
-    assert f"entropy reaches 0.02 nats, the level of ENT002, at about step {soon[FLOOR_STEP]:.0f}." in in_words(soon)
+    assert f"entropy will reach 0.02 nats, where ENT002 applies, at about step {soon[FLOOR_STEP]:.0f}." in in_words(
+        soon
+    )
     assert FLOOR_STEP not in diagnose(log_of(reward__mean=rewards, entropy__mean=np.exp(-0.01 * steps))).facts
     # 0.1 nats a rollout are 0.05 a token if a rollout has two, and ln 20 / 0.025 = 120.
     short = log_of(reward__mean=rewards, entropy__mean=np.exp(-0.025 * steps), rollout__length=[2.0] * 100)

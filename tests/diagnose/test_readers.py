@@ -331,4 +331,4 @@ def test_a_folder_of_more_logs_than_are_read_says_how_many_it_leaves_out(
     for number in range(5):
         jsonl(tmp_path / f"{number}.jsonl", {"step": 1, "reward/mean": 0.5})
     assert len(read_logs(tmp_path)) == 3
-    assert caplog.messages == [f"left out: 2 files and folders of {tmp_path}; 3 are looked at"]
+    assert caplog.messages == [f"left out 2 files and folders of {tmp_path}; only 3 are searched"]

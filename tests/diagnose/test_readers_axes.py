@@ -184,4 +184,4 @@ def test_numbers_in_objects_and_lists_of_a_row_are_read(tmp_path: Path) -> None:
 
 def test_the_mean_of_a_log_of_one_thing_is_taken_for_the_reward(tmp_path: Path) -> None:
     log = read_log(jsonl(tmp_path / "log.jsonl", [{"step": i, "mean": r, "max": 1.0} for i, r in enumerate(REWARDS)]))
-    assert log.series["reward/mean"].values.tolist() == REWARDS and any("taken for" in note for note in log.notes)
+    assert log.series["reward/mean"].values.tolist() == REWARDS and any("for the reward" in note for note in log.notes)

@@ -106,12 +106,12 @@ def rows_of(*steps: int, name: str = "actor/entropy") -> list[tuple[int, dict[st
         (
             (3, 2, 1),
             {1: 2, 2: 1, 3: 0},
-            "The newest row is the first, so the rows were read from the last to the first.",
+            "The newest row comes first, so the rows were read in reverse order.",
         ),
         ((1, 2, 2, 3), {1: 0, 2: 2, 3: 3}, "Replaced 1 value by later values of the same step."),
         ((1, 2, 1, 2, 1, 2), {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5}, "its numbering was continued from there"),
-        ((1, 2, 3, 40, 5, 6), {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5}, "read as the one missing there."),
-        ((10, 20, 3, 40, 50), {10: 0, 20: 1, 30: 2, 40: 3, 50: 4}, "read as the one missing there."),
+        ((1, 2, 3, 40, 5, 6), {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5}, "replaced by the step that is missing there."),
+        ((10, 20, 3, 40, 50), {10: 0, 20: 1, 30: 2, 40: 3, 50: 4}, "replaced by the step that is missing there."),
     ],
 )
 def test_resumed_late_and_repeated(
@@ -269,7 +269,7 @@ def test_rows_of_csv_that_are_none(tmp_path: Path, text: str, note: str) -> None
     ("name", "raw", "said"),
     [
         ("empty.jsonl", b"", "is empty: the run has logged nothing yet"),
-        ("weights.bin", bytes(range(256)) * 40, "is a binary file, not a log. holdfast can read: "),
+        ("weights.bin", bytes(range(256)) * 40, "is a binary file, not a log. holdfast can read "),
         ("events.out.tfevents.1.host", bytes(100), "has no event with a number. The length of a record"),
         ("run-x.wandb", b":W&B\x00" * 100, r"has no row of a history. The file ends within a record"),
         ("training_args.bin", b"PK\x03\x04" + bytes(90), "a pickle of settings; the log is in trainer_state.json"),
@@ -301,7 +301,7 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     loop.symlink_to(loop)
     with pytest.raises(DataError, match=r"cannot be read|does not exist"):
         read_log(loop)
-    with pytest.raises(DataError, match="is not a regular file"):
+    with pytest.raises(DataError, match="not a regular file"):
         read_log("/dev/null")
 
 

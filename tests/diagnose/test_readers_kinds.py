@@ -138,7 +138,7 @@ def agents(**trainable: float) -> str:
 
 @pytest.mark.parametrize(
     ("trainable", "reward", "note"),
-    [({"judge": 0.0, "solver": 1.0}, 0.3, "solver, which is trained"), ({}, 0.9, "--name reward=SERIES")],
+    [({"judge": 0.0, "solver": 1.0}, 0.3, "solver, which is trained"), ({}, 0.9, "--name reward=METRIC")],
 )
 def test_of_several_agents_the_trained_one(
     tmp_path: Path, trainable: dict[str, float], reward: float, note: str
@@ -172,7 +172,7 @@ def anonymous(tmp_path: Path) -> Path:
 def test_a_name_that_the_user_gives(anonymous: Path) -> None:
     log = read_log(anonymous)
     said = headline(log, diagnose(log))
-    assert "--name reward=SERIES" in said and "max" in said and "quality" in said and "epoch" not in said
+    assert "--name reward=METRIC" in said and "max" in said and "quality" in said and "epoch" not in said
     for command in ("diagnose", "report"):
         more = ["--out", str(anonymous.with_suffix(".html"))] if command == "report" else ["--json"]
         done = CliRunner().invoke(app, [command, str(anonymous), "--name", "reward=quality", *more])
@@ -263,4 +263,4 @@ def test_whole_epochs_that_rise_are_steps(tmp_path: Path, name: str, epochs: lis
     (tmp_path / name).write_text(text)
     log = read_log(tmp_path / name)
     assert reward_of(log)[0] == steps
-    assert any("counted from 1" in note for note in log.notes) == (steps[0] == 1)
+    assert any("counted as steps" in note for note in log.notes) == (steps[0] == 1)

@@ -21,10 +21,10 @@ REWARDS = [round(0.1 + 0.02 * i, 3) for i in range(12)]
             "loading\ntorch.OutOfMemoryError: CUDA out of memory. Tried\nRuntimeError: x\n",
             "memory (line 2: torch.OutOf",
         ),
-        ("[rank1] Watchdog: NCCL collective operation timeout\n", "its processes lost each other (line 1"),
+        ("[rank1] Watchdog: NCCL collective operation timeout\n", "its processes lost contact (line 1"),
         ("(Worker pid=3) ValueError: no such model\n", "it ended with an error (line 1: ValueError: no such"),
-        ("name;town\nAnna;Oslo\n", "a table with semicolons between name and town"),
-        ('{"question": "Who?", "answer": "Anna"}\n' * 3, "first object has question and answer"),
+        ("name;town\nAnna;Oslo\n", "a table with semicolons between its columns name and town"),
+        ('{"question": "Who?", "answer": "Anna"}\n' * 3, "first object has the keys question and answer"),
     ],
 )
 def test_a_refusal_says_what_was_seen(tmp_path: Path, text: str, said: str) -> None:
@@ -50,7 +50,7 @@ def test_one_line_says_what_was_not_understood_and_how_to_name_it(tmp_path: Path
 def test_a_name_that_looks_like_a_series_that_was_read_is_said(tmp_path: Path) -> None:
     log = log_of(tmp_path, mean_reward=0.75)
     assert log.series["reward/mean"].values.tolist() == REWARDS
-    assert any("read by another name: mean_reward" in note for note in log.notes)
+    assert any("under another name: mean_reward" in note for note in log.notes)
 
 
 def test_an_entropy_that_is_exactly_0_in_all_rows_was_not_measured(tmp_path: Path) -> None:

@@ -72,9 +72,9 @@ def test_ratios_to_the_sampler_sink_with_age(make_log: MakeLog, name: str) -> No
 
 
 def test_a_reward_function_that_breaks_is_no_collapse(make_log: MakeLog) -> None:
-    """The weights are sound: nobody is to go back to an earlier checkpoint."""
+    """The weights are intact: nobody is to go back to an earlier checkpoint."""
     (finding,) = diagnose(make_log(**BROKEN)).findings
-    assert finding.code == "GRP001" and "since step 31" in finding.summary and "weights are sound" in finding.remedy
+    assert finding.code == "GRP001" and "since step 31" in finding.summary and "weights are intact" in finding.remedy
     assert "RWD001" in codes(make_log(**BROKEN | {ENTROPY: step(30, 3.0)}))
 
 

@@ -75,13 +75,15 @@ def test_evaluations_that_rise_are_learning_whatever_the_reward_functions_do() -
 
 def test_without_a_reward_it_says_what_to_log() -> None:
     verdict = diagnosed(host="unknown", grad__norm=noisy(1.0), my_score=noisy(0.5)).verdict
-    assert verdict.word == "cannot tell" and "--name reward=SERIES" in verdict.log and "my_score" in verdict.log
+    assert verdict.word == "cannot tell" and "--name reward=METRIC" in verdict.log and "my_score" in verdict.log
     assert diagnosed(grad__norm=noisy(1.0)).verdict.log == "Log the mean reward of each batch of rollouts."
 
 
 def test_a_rise_that_is_only_likely_is_not_called_flat() -> None:
     verdict = diagnosed(reward__mean=noisy(np.linspace(0.3, 0.39, ROWS), 0.08, seed=3)).verdict
-    assert verdict.word == "cannot tell" and "may rise" in verdict.text and "rows like these would tell" in verdict.log
+    assert (
+        verdict.word == "cannot tell" and "may be rising" in verdict.text and "such rows would be enough" in verdict.log
+    )
 
 
 @pytest.mark.parametrize("word", ["flat", "broken"])
@@ -202,8 +204,8 @@ NOISE = noisy(0.3, 0.3)
 
 def test_where_noise_hides_a_rise_it_says_how_many_rows_would_tell() -> None:
     verdict = diagnosed(reward__mean=NOISE).verdict
-    assert verdict.word == "cannot tell" and "would not show above the noise" in verdict.text
-    rows = int(re.findall(r"About ([\d,]+) rows", verdict.log)[0].replace(",", ""))
+    assert verdict.word == "cannot tell" and "would be lost in the noise" in verdict.text
+    rows = int(re.findall(r"About ([\d,]+) such rows", verdict.log)[0].replace(",", ""))
     assert diagnosed(reward__mean=noisy(0.3, 0.3, rows=rows)).verdict.word == "flat", "so many do"
 
 
@@ -346,7 +348,7 @@ def test_a_fall_at_a_resume_is_told_as_one(tmp_path: Path) -> None:
 
     resumed = read((1, noisy(0.7, rows=60)), (51, noisy(0.1, rows=30)))
     assert resumed.verdict.word == "fell" and "The run was resumed at step 51." in resumed.verdict.text
-    assert resumed.verdict.change.startswith("The run was resumed at step 51, where the fall began.")
+    assert resumed.verdict.change.startswith("The run was resumed at step 51, where the reward began to fall.")
     long_after = read((1, noisy(0.7, rows=40)), (31, [*noisy(0.7, rows=30), *noisy(0.1, rows=30)]))
     assert long_after.verdict.word == "fell" and "resumed" not in long_after.verdict.text + long_after.verdict.change
 
@@ -364,7 +366,7 @@ def test_a_fall_that_came_back_late_is_a_finding_and_a_short_one_is_not() -> Non
         low = noisy(0.1, rows=rows)
         return diagnosed(reward__mean=[*noisy(0.8, rows=100), *low, *noisy(0.75, rows=60)])
 
-    assert found(of(60)).keys() == {"RWD001"} and "came back by itself" in of(60).findings[0].remedy
+    assert found(of(60)).keys() == {"RWD001"} and "recovered by itself" in of(60).findings[0].remedy
     assert not of(20).findings and of(20).verdict.word == "fell"
 
 

@@ -311,7 +311,7 @@ def test_retry_after_is_waited_for(completion_server: CompletionServer, asked: C
 @pytest.mark.parametrize(
     ("retry_after", "body", "sentence"),
     [
-        ("3600", b"daily limit", "It asks to wait 3600 seconds; repeat the command then"),
+        ("3600", b"daily limit", "The server asks to wait 3600 seconds; repeat the command then"),
         (None, b'{"error": {"code": "insufficient_quota"}}', "insufficient_quota"),
     ],
 )
@@ -337,7 +337,7 @@ def test_a_server_that_goes_away_for_a_while(
         completions = generate(policy, [request(words, id=str(i)) for i in range(12)])
     policy.close()
     assert {completion.text for completion in completions} == {"Mira"}
-    assert any("it is tried for another 30 seconds" in record.message for record in caplog.records)
+    assert any("tries again for another 30 seconds" in record.message for record in caplog.records)
 
 
 # ---- chat endpoints

@@ -56,7 +56,7 @@ def said(log: Log, diagnosis: Diagnosis) -> str:
     assert (course.fall is not None) is (down and not waited), log.name
     text = headline(log, diagnosis)
     assert (" fell near step " in text) is (course.fall is not None), log.name
-    assert (" It was back" in text) is (course.back_step is not None), log.name
+    assert (" It had recovered" in text) is (course.back_step is not None), log.name
     assert course.half is None or course.fall is not None, log.name
     alarm = any(finding.code == "RWD001" for finding in (*diagnosis.findings, *diagnosis.notes))
     broke = any(finding.code == "GRP001" for finding in diagnosis.findings)  # a grader that returns 0 is told as that

@@ -42,7 +42,7 @@ def test_groups_without_contrast_are_never_chosen() -> None:
 
 
 def test_together_with_further_rounds_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match="would sample questions in their place without end"):
+    with pytest.raises(ConfigError, match="would sample new questions for them forever"):
         load(overrides=["--loss.methods.variance_filter.on", "--loss.methods.dynamic_sampling.on"])
 
 
@@ -65,7 +65,7 @@ def test_ipo_leaves_out_what_moved_and_needs_the_sampler_s_tokens() -> None:
     torch.testing.assert_close(weights, torch.full_like(weights, math.e))
     now = torch.where(batch.loss_mask, batch.rollout_logprobs - 0.6, 0.0)
     assert operation(IPO(eps=0.25)).keeps(micro, now)[batch.loss_mask].tolist() == [False, False, True]
-    with pytest.raises(ConfigError, match="the truncated sampler draws from fewer tokens than this loss is over"):
+    with pytest.raises(ConfigError, match="the truncated sampler draws from fewer tokens than this loss covers"):
         load(overrides=["--loss.methods.ipo.on", "--sampling.top_p", "0.9"])
     load(overrides=["--loss.methods.ipo.on", "--sampling.top_k", "64", "--sampling.mask_logprobs"])
 

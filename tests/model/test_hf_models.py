@@ -80,7 +80,7 @@ def test_a_model_that_takes_no_positions_from_us_is_found_out(make_model, tokeni
         return forward(*args, **kwargs)
 
     model.model.forward = forgetful
-    with pytest.raises(ModelError, match="other log-probs with the rollout cache"):
+    with pytest.raises(ModelError, match="different log-probs with the rollout cache"):
         HFPolicy(model, tokenizer)
 
 
@@ -98,7 +98,7 @@ def test_rounding_is_allowed_as_the_output_layer_computes(make_model, tokenizer,
         return output
 
     model.forward = rounded
-    with nullcontext() if bf16 else pytest.raises(ModelError, match="other log-probs with the rollout cache"):
+    with nullcontext() if bf16 else pytest.raises(ModelError, match="different log-probs with the rollout cache"):
         HFPolicy(model, tokenizer)
 
 

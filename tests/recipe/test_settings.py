@@ -159,9 +159,7 @@ def test_a_setting_is_the_methods_or_refused(name: str, key: str) -> None:
         assert changed != usual and type(changed) is PENALTIES[name]
     else:
         assert f"--loss.penalty.{key} = " in (said := refusal(*needed, *overrides))
-        assert (
-            f"with loss.penalty.name = {name!r}, which does not read it. Leave it out, or set loss.penalty.na" in said
-        )
+        assert f"with loss.penalty.name = {name!r}, which does not use it. Leave it out, or set loss.penalty.na" in said
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -203,8 +201,8 @@ DIGITS = "9" * 5000
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--run.seed", str(2**63)], "must be a whole number of 64 bits"),
-        (["--world.filler_length", f"4,{2**70}"], "must be a whole number of 64 bits"),
+        (["--run.seed", str(2**63)], "must be a 64-bit whole number"),
+        (["--world.filler_length", f"4,{2**70}"], "must be a 64-bit whole number"),
         (["--reward.format", "1e308"], "must be a number between -1e+15 and 1e+15"),
         (["--reward.custom", "{ 'a:b' = 1e30 }"], "must be a number between"),
         (["--train.group_size", "100000"], "a batch has at most 1,000,000 rollouts. Lower one of them"),

@@ -78,7 +78,10 @@ def test_a_table_of_dpr(tmp_path, packed):
     documents, skipped = all_of(path)
     # As wiki-18 has the same passages.
     assert documents == [Document("1", '"Orsa"\nA "town" by a lake.'), Document("2", "\nplain")]
-    assert skipped == [f"{path}:4: id: '1' occurred on an earlier line", f"{path}:5: row: has 2 cells, the header 3"]
+    assert skipped == [
+        f"{path}:4: id: '1' occurred on an earlier line",
+        f"{path}:5: row: has 2 cells, but the header has 3",
+    ]
 
 
 def test_a_table_without_the_columns(tmp_path):
@@ -139,8 +142,8 @@ def test_a_folder_of_texts(tmp_path):
         ("towns.txt#1", "towns", 2),
     ]
     assert skipped == [
-        f"{tmp_path}/notes.txt: is not UTF-8 at byte 6; convert it, as by `iconv -f CP1252 -t UTF-8`, or build the "
-        "index with --replace-invalid",
+        f"{tmp_path}/notes.txt: is not UTF-8 at byte 6; convert it, for example with `iconv -f CP1252 -t UTF-8`, or "
+        "build the index with --replace-invalid",
         f"{tmp_path}/picture.png: .png is not read",
         f"{tmp_path}/title.md: has no paragraph",
     ]
@@ -252,7 +255,7 @@ def test_the_title_of_a_section_is_its_path_of_headings(tmp_path):
     assert [f"{d.id} {d.title}: {d.text}" for d in documents] == expected
     assert [skip.rpartition("/")[2] for skip in skipped] == [
         "e.htm: has no paragraph",
-        "f.html: names the encoding x-none, which there is not",
+        "f.html: names the encoding x-none, which does not exist",
     ]
 
 

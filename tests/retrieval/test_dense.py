@@ -237,8 +237,8 @@ def test_an_index_that_is_not_flat_is_refused_by_its_kind(tmp_path: Path, factor
 @pytest.mark.parametrize(
     ("name", "data", "why"),
     [
-        ("a.npy", b"hello world\n", "it does not begin as numpy writes it"),
-        ("a.npy", b"", "it does not begin as numpy writes it"),
+        ("a.npy", b"hello world\n", "it does not begin with numpy's header"),
+        ("a.npy", b"", "it does not begin with numpy's header"),
         ("a.npy", b"\x93NUMPY\x01\x00", "EOF"),
         ("a.txt", b"hello world\n", "it has 12 bytes, and each vector of float32 takes 32"),
         ("a.txt", b"", "it has 0 bytes"),
@@ -249,7 +249,7 @@ def test_an_index_that_is_not_flat_is_refused_by_its_kind(tmp_path: Path, factor
 def test_what_is_no_file_of_vectors_is_a_sentence(tmp_path: Path, name: str, data: bytes | None, why: str) -> None:
     if data is not None:
         (tmp_path / name).write_bytes(data)
-    with pytest.raises(DataError, match=rf"cannot be read as vectors of 8 numbers: .*{why}.*Needed is a \.npy file"):
+    with pytest.raises(DataError, match=rf"cannot be read as vectors of 8 numbers: .*{why}.*Give a \.npy file"):
         open_vectors(tmp_path / name, 10, 8)
 
 

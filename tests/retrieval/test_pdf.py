@@ -271,7 +271,7 @@ def test_headings_of_a_file_are_in_the_titles_of_its_passages(tmp_path: Path) ->
 def test_what_cannot_be_read_is_refused_in_our_words() -> None:
     pytest.importorskip("pypdfium2")
     for data, reason in (
-        (b"%PDF-1.4 nothing", "is damaged, or no PDF"),
+        (b"%PDF-1.4 nothing", "is damaged, or not a PDF"),
         (pdf([[]]), "has no text: a PDF of scanned pages needs OCR"),
     ):
         with pytest.raises(UnreadablePdf, match=f"^{reason}"):

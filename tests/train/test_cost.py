@@ -129,10 +129,10 @@ def test_the_time_of_a_step_is_that_of_its_products(
     monkeypatch.setattr(cost, "speed", known_speed)
     said = prepare(own("raw", {"run.threads": 2})).needs
     assert threads == [2]
-    assert re.search(r" h a step and .* h in all, .* h for evaluations included, if rollouts fill a third of", said)
+    assert re.search(r" h, and the whole run .* h, .* h for evaluations included, if rollouts fill a third of", said)
     assert "the warm start" not in said
     in_bf16 = prepare(own("raw", {"model.autocast": "bf16"})).needs
-    hours, fewer = (float(re.search(r"about (\S+) h a step", text)[1]) for text in (said, in_bf16))
+    hours, fewer = (float(re.search(r"takes about (\S+) h,", text)[1]) for text in (said, in_bf16))
     assert fewer == pytest.approx(0.4 * hours, rel=0.1), "only the products, 0.6 of a step, are faster"
 
 
@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_refused_with_a_value_that_does(
     room = fixed_bytes(shape_of(model), recipe) + 100 * each
     monkeypatch.setattr(cost, "CACHE_CPU", 0)
     monkeypatch.setattr(cost, "memory", lambda: int(room / 0.9))
-    assert (said := prepare(recipe).needs) is not None and "of disk per checkpoint" in said
+    assert (said := prepare(recipe).needs) is not None and "A checkpoint takes" in said
     monkeypatch.setattr(cost, "memory", lambda: room)
     monkeypatch.setattr(cost, "_USABLE", 1.0)
     with pytest.raises(ConfigError, match=r"train\.micro_batch_tokens = 16384 needs about .* Set .*_tokens = 64$"):

@@ -98,8 +98,8 @@ def test_questions_in_two_splits_are_told_of(recipe: Recipe) -> None:
 def test_passages_that_an_observation_cannot_show_are_counted(recipe: Recipe, own: Recipe) -> None:
     read, long, few = prepare(own("raw", {"protocol.max_observation_tokens": 30, "protocol.topk": 1})).notes
     assert re.search(r"\.jsonl: \d+ passages$", read)
-    assert few.startswith("scores are on ")
-    assert re.match(r"[1-9]\d* of \d+ passages do not fit into an observation of ", long)
+    assert few.startswith("scores on ")
+    assert re.match(r"[1-9]\d* of \d+ passages are too long: ", long)
     fits = {"protocol.max_observation_tokens": 400, "protocol.max_total_tokens": 500}
     assert prepare(own("raw", fits)).notes == (read, few)
     assert [note.partition(" on ")[0] for note in prepare(recipe()).notes] == ["scores are"]

@@ -206,7 +206,7 @@ def test_code_of_a_model_that_transformers_knows_is_left_alone_and_told_of(
     marker = tmp_path / "it ran"
     folder = with_code(home, tmp_path / "model", marker, "config.json", {"auto_map": CODE})
     a_start(own(folder), told)
-    assert any("comes with its own Python code, which was not run" in note for note in told.notes)
+    assert any("has its own Python code, which was not run" in note for note in told.notes)
     assert not marker.exists()
     told.notes.clear()
     a_start(own("raw"), told)

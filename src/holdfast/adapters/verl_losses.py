@@ -79,7 +79,7 @@ def penalty_for(name: str, settings: Any) -> Penalty | None:
     if unread := sorted(set(values) - set(loss.settings)):
         key = f"penalty_{unread[0]}"
         raise ConfigError(
-            f"policy_loss.{key} = {given[key]} with loss_mode = {name!r}, which does not read it; leave it out, or "
+            f"policy_loss.{key} = {given[key]} with loss_mode = {name!r}, which does not use it; leave it out, or "
             "choose the loss it belongs to (for a control run with everything else in place, set penalty_coef = 0)"
         )
     penalty = _penalty(loss, values)

@@ -98,11 +98,11 @@ def stale_and_uncorrected(config: Mapping[str, Any], steps: int) -> str | None:
         else f"without a limit ({limit})"
     )
     return (
-        f"note: {what} with algorithm.rollout_correction.bypass_mode=false and no correction: ratios are to recomputed "
-        f"log-probs, so they do not see how old a rollout is, {age}. Rollouts 4 steps old cost nothing that we could "
-        f"measure, and 32 steps old undid a pretrained model under plain GRPO; LLDS at {COEF} prevented it. Set "
-        "bypass_mode=true with actor_rollout_ref.rollout.calculate_log_probs=true, lower the limit, or train with "
-        f"holdfast_llds, whose default is {COEF} (docs/reference/advice.md)"
+        f"note: {what} with algorithm.rollout_correction.bypass_mode=false and no correction: ratios use recomputed "
+        f"log-probs, so they do not reflect how old a rollout is, {age}. In our runs, rollouts 4 steps old had no "
+        f"measurable cost. With rollouts 32 steps old, plain GRPO made a pretrained model collapse; LLDS at {COEF} "
+        "prevented it. Set bypass_mode=true with actor_rollout_ref.rollout.calculate_log_probs=true, lower the "
+        f"limit, or train with holdfast_llds, whose default is {COEF} (docs/reference/advice.md)"
     )
 
 
@@ -205,9 +205,10 @@ class Log:
             self._idle += 1
             if self._idle == _PATIENCE:
                 logger.warning(
-                    "PEN001: %s was zero in all of %d micro-batches. On the first optimizer step after a rollout the "
-                    "policy equals the old one, so with one step per rollout batch this penalty does nothing: set "
-                    "actor.ppo_mini_batch_size to half of data.train_batch_size or less, or actor.ppo_epochs to 2",
+                    "PEN001: %s was zero in all of %d micro-batches. On the first optimizer step after a rollout, "
+                    "the policy equals the old policy. So with one step per rollout batch, this penalty does "
+                    "nothing: set actor.ppo_mini_batch_size to half of data.train_batch_size or less, or "
+                    "actor.ppo_epochs to 2",
                     name,
                     _PATIENCE,
                 )

@@ -79,7 +79,7 @@ def run(command: Sequence[str], *, pause: float = 5.0, patience: float = 60.0) -
             for process in doomed:
                 _kill(process)
             print(
-                f"holdfast: {' and '.join(sorted(lost))} died, and verl would wait for ever, so the run was ended. "
+                f"holdfast: {' and '.join(sorted(lost))} died, and verl would wait forever, so the run was ended. "
                 "What it printed before says more. The same command continues from the newest checkpoint",
                 file=sys.stderr,
             )

@@ -134,7 +134,7 @@ def problem_of(tools: Sequence[str]) -> str | None:
         return "tools = [], so the agent has none; name one, or set protocol.preset = 'r1'"
     names = [name.rpartition(":")[2] for name in own]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        return f"tools = {shown} has two tools of one name, {twice[0]}, which a call cannot tell apart; leave one out"
+        return f"tools = {shown} has two tools with the name {twice[0]}, so a call would be ambiguous; leave one out"
     if "read" in tools and "search" not in tools:
         return f"tools = {shown} without 'search', which finds what 'read' reads; add it"
     return None
@@ -148,8 +148,8 @@ def tools_by_name(names: Iterable[str]) -> dict[str, Tool]:
         for tool in tools_named(name):
             if tool.name in tools:
                 raise ConfigError(
-                    f"{name!r} has a tool of the name {tool.name!r}, as another of protocol.tools has; a call cannot "
-                    "tell them apart. Leave one out"
+                    f"{name!r} has a tool with the name {tool.name!r}, and so has another of protocol.tools, so a call "
+                    "would be ambiguous. Leave one out"
                 )
             tools[tool.name] = tool
     return tools
@@ -170,7 +170,7 @@ def tools_named(name: str) -> tuple[Tool, ...]:
     server = mcp.server_of(name)
     tools = [_function_tool(schema, server.function(schema["function"]["name"])) for schema in server.schemas]
     if unfit := [tool.name for tool in tools if not re.fullmatch(r"[\w.-]+", tool.name)]:
-        raise ConfigError(f"{name!r} has a tool of the name {unfit[0]!r}; names have letters, digits, _, - and .")
+        raise ConfigError(f"{name!r} has a tool with the name {unfit[0]!r}; names have letters, digits, _, - and .")
     return tuple(tools)
 
 
@@ -186,8 +186,8 @@ def _own_tool(name: str) -> Tool:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in unnamed:
             raise ConfigError(
-                f"{where} has the parameter {parameter}, but a model gives every argument by its name; write out the "
-                "parameters that it may give"
+                f"{where} has the parameter {parameter}, but a model passes every argument by name; write out the "
+                "parameters"
             )
     try:
         from transformers.utils import get_json_schema

@@ -59,21 +59,21 @@ class Judge(Section):
     url: str | None = None
     """The judge's OpenAI-compatible server, such as `http://127.0.0.1:8000` or `https://api.openai.com`."""
     model: str | None = None
-    """Its name on that server."""
+    """Name of the judge's model on that server."""
     api_key_env: str = _KEY
     """Environment variable with the API key."""
     rubric: str = RUBRIC
-    """What makes an answer right. The question, the answer and the form of the grade are added."""
+    """What makes an answer correct. holdfast adds the question, the answer and the format of the grade."""
     reference: bool = True
     """Whether the judge sees the golden answers."""
     answer_tokens: int = Field(512, ge=1)
-    """Tokens of a judgement, its thought included."""
+    """Maximum number of tokens of a judgement, including its thoughts."""
     max_calls: int = Field(100_000, ge=1)
-    """Answers that the judge may grade in a run. Equal answers to a question count once."""
+    """Maximum number of answers that the judge grades in a run. Equal answers to a question count once."""
     max_tokens: int = Field(50_000_000, ge=1)
-    """Tokens that the judge may read and write in a run, as its server counts them."""
+    """Maximum number of tokens that the judge reads and writes in a run, as its server counts them."""
     concurrency: int = Field(16, ge=1, le=256)
-    """Calls at once."""
+    """Maximum number of calls at the same time."""
 
     def refusals(self) -> Iterator[str]:
         """See `Section`."""
@@ -84,7 +84,7 @@ class Judge(Section):
                 "OpenAI-compatible server, and reward.judge.model to the name of a model there"
             )
         if not self.rubric.strip():
-            yield "reward.judge.rubric is empty; say what makes an answer right, or leave it out"
+            yield "reward.judge.rubric is empty; say what makes an answer correct, or leave it out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ def read_grade(answer: Answer, prompt: str) -> tuple[float | None, int]:
     found = _GRADE.findall("" if start is None else text[start:])
     if not found and choice.get("finish_reason") == "length":
         raise ValueError(
-            f"{answer.url} was cut before its grade; a judge that thinks needs more than reward.judge.answer_tokens"
+            f"{answer.url} was cut off before its grade; a judge that thinks needs more reward.judge.answer_tokens"
         )
     grade = None if not found or found[-1].lower() == "unsure" else float(found[-1])
     if not found or (grade is not None and grade > 1):

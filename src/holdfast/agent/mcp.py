@@ -74,8 +74,8 @@ class Server:
 
     def _refused(self, why: str) -> ConfigError:
         return ConfigError(
-            f"{self._name!r}: the MCP server {why}. After {PREFIX} goes the command that starts it, as in a shell "
-            "with its variables alone, or its http address. Try it by itself"
+            f"{self._name!r}: the MCP server {why}. After {PREFIX}, write the command that starts the server (only "
+            "its shell variables are filled in), or its http address. Try it on its own first"
         )
 
     async def _list(self) -> list[dict[str, Any]]:

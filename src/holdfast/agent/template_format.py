@@ -120,7 +120,7 @@ class Rendering:
         self._look()
         before = _between(self._text, self._query, self._result)
         if not before.startswith(self._rest_of_call):
-            raise self._refused("writes an earlier call or result in another way than the last")
+            raise self._refused("writes an earlier call or result differently from the last one")
         before = before.removeprefix(self._rest_of_call)
         if not before.startswith(tuple(self._special)):
             raise self._refused(f"ends a message with {before[:20]!r}, not with a special token, so no turn would end")
@@ -152,7 +152,7 @@ class Rendering:
             )
         self._asked, self._prompt = self._render(answering=False), self._render()
         if _ABOUT not in self._prompt:
-            raise self._refused("does not tell the model of tools")
+            raise self._refused("does not describe tools to the model")
         (query, next_query), (result, next_result) = _QUERIES, _RESULTS
         self._called = self._render(self._call(query), answering=False)
         self._answered = self._render(_said(_ANSWER), answering=False)
@@ -208,7 +208,7 @@ class Rendering:
         after = self._text.rpartition(self._next_result)[2]
         between = _between(self._text, self._result, self._next_query)
         if _body(between, after) != self._opened:
-            raise self._refused("writes an earlier call or result in another way than the last")
+            raise self._refused("writes an earlier call or result differently from the last one")
         return after
 
     @cached_property
@@ -217,7 +217,7 @@ class Rendering:
         written = self._text[len(self._asked) : self._text.index(self._query)]
         body = _body(written, self._prompt.removeprefix(self._asked))
         if body is None:
-            raise self._refused("begins the model's earlier messages in another way than its next one")
+            raise self._refused("begins the model's earlier messages differently from its next one")
         return body
 
     @cached_property
@@ -320,17 +320,17 @@ class Rendering:
 
 
 _FAMILIES = {
-    "<start_of_turn>": ("Gemma 3", "Gemma 4's can do it. "),
-    "<｜tool▁calls▁begin｜>": ("DeepSeek-V3", "Those of DeepSeek-V3.2 and V4 can do it. "),
+    "<start_of_turn>": ("Gemma 3", "Gemma 4's template works. "),
+    "<｜tool▁calls▁begin｜>": ("DeepSeek-V3", "The templates of DeepSeek-V3.2 and V4 work. "),
     "<|tool_call_start|>": ("LFM2", ""),
-    "<|start_header_id|>": ("Llama 3", "Those of Llama 3.1 to 3.3 can do it. "),
+    "<|start_header_id|>": ("Llama 3", "The templates of Llama 3.1 to 3.3 work. "),
     "<|header_start|>": ("Llama 4", ""),
     "SmolLM": ("SmolLM", ""),
     "<|START_OF_TURN_TOKEN|>": ("Cohere", ""),
 }
 """Marks of templates that may be refused, whose they are, and what of the same family works."""
 _INSTEAD = (
-    "Take a model whose template has tools (such as Qwen3, Llama 3.1 or Ministral 3), name a Jinja file in "
+    "Use a model whose template has tools (such as Qwen3, Llama 3.1 or Ministral 3), name a Jinja file in "
     "model.chat_template (examples/chatml_tools.jinja for ChatML), or set protocol.preset = 'clean'"
 )
 

@@ -251,7 +251,7 @@ def address_parts(address: str, *, of: str, example: str, key: str) -> SplitResu
         raise ConfigError(f"{named} is not the address of {of}; write one like {example}")
     if "@" in parts.netloc:
         raise ConfigError(
-            f"the address of {of}, {named}, has a user or a password in it, which are not sent; leave them out. What "
-            f"the server requires, put into the environment variable {key}"
+            f"the address of {of}, {named}, must not contain a user name or a password, because they are not sent; "
+            f"leave them out. Put the key that the server requires into the environment variable {key}"
         )
     return parts

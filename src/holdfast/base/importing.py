@@ -93,7 +93,7 @@ def running(what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         line = failing_line(error)
-        raise ConfigError(f"{what} ({type(error).__name__}: {error}){line}{line and '. Mend that line'}") from error
+        raise ConfigError(f"{what} ({type(error).__name__}: {error}){line}{line and '. Fix that line'}") from error
 
 
 def failing_line(error: BaseException) -> str:

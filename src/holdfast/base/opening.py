@@ -50,7 +50,9 @@ def check_regular(path: Path) -> None:
         raise DataError(f"{path} is a folder; name a file in it")
     if not stat.S_ISREG(mode):
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
-        raise DataError(f"{path} is not a regular file but {kind}, and is read more than once: save it as a file first")
+        raise DataError(
+            f"{path} is {kind}, not a regular file, but has to be read more than once: save it as a file first"
+        )
 
 
 @contextmanager
@@ -96,7 +98,8 @@ class Unpacked:
         if count > max(_FREE, MAX_UNPACKED * self._size):
             raise DataError(
                 f"{self._path} has {size_text(self._size)} and unpacks to {size_text(count)} or more: over "
-                f"{MAX_UNPACKED} times its size, as no text does. If you made it, save it unpacked, as .jsonl"
+                f"{MAX_UNPACKED} times its size. No text compresses so well, so it is not read. If you made it, save "
+                "it unpacked, as .jsonl"
             )
 
 
@@ -190,8 +193,8 @@ def spooled(parts: Iterable[bytes], name: str, shown: str = "") -> Iterator[Path
                     count += file.write(part)
                     if count > _MAX_PIPED:
                         raise DataError(
-                            f"{shown or name} has more than {size_text(_MAX_PIPED)}, the most that is read from a "
-                            "pipe; save it as a file, or pass on a part of it"
+                            f"{shown or name} has more than {size_text(_MAX_PIPED)}, the limit for a pipe; save it as "
+                            "a file, or pipe a part of it"
                         )
         except OSError as error:
             raise DataError(

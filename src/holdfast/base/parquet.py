@@ -83,7 +83,7 @@ def _dictionary(stored: BinaryIO, column: Any) -> tuple[int, int]:
         return 0, 0
     if (found := _DICTIONARY.match(header)) is None:
         raise DataError(
-            f"{stored.name} cannot be read as parquet: {column.path_in_schema} begins with no page of values"
+            f"{stored.name} cannot be read as parquet: {column.path_in_schema} does not begin with a page of values"
         )
     size, count = (sum((byte & 127) << 7 * k for k, byte in enumerate(varint)) >> 1 for varint in found.groups())
     return size, count

@@ -116,7 +116,7 @@ def _misplaced(dotted: str, error: Any, root: Root, origin: str) -> str | None:
     if not readers:
         return None
     return (
-        f"{origin}{dotted} = {_brief(error['input'])} with {section}.name = {error['loc'][-2]!r}, which does not read "
+        f"{origin}{dotted} = {_brief(error['input'])} with {section}.name = {error['loc'][-2]!r}, which does not use "
         f"it. Leave it out, or set {section}.name = {join_or([repr(reader) for reader in readers])}"
     )
 

@@ -51,7 +51,7 @@ class Retries:
         if since is None:
             since = self._away_since = now
             if self._patience:
-                logger.warning("%s; it is tried for another %.0f seconds", away, self._patience)
+                logger.warning("%s; holdfast tries again for another %.0f seconds", away, self._patience)
         left = since + self._patience - now
         return max(min(pause, left), asked) if asked < left else None
 

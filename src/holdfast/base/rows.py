@@ -29,7 +29,7 @@ _MAX_ROW = 1 << 21
 """Bytes of a row of a table that has several lines. A passage has one million characters at most."""
 _OPENS = re.compile(rb'(?<!")(?:"")*"(?!")')
 """What opens or closes a cell: one quote, or an odd number, of which two are a quote in the cell."""
-_QUOTE = "opens a quote that no later line closes at the end of a cell; delete it, or write it twice inside quotes"
+_QUOTE = "opens a quote that is never closed at the end of a cell; delete it, or double it inside quotes"
 _ARRAY = re.compile(r"\s*\[")
 _WRAPPED = re.compile(r'\s*\{\s*(?:"[^"]*"\s*:\s*(?:"[^"]*"|[\d.]+)\s*,\s*)*"[dD]ata"\s*:\s*\[')
 """The beginning of an object with the array inside, as the files of TriviaQA and SQuAD have it."""
@@ -182,7 +182,7 @@ def _table(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, dict[st
         if not names:
             names = [cell.strip().lower() for cell in cells]
         elif len(cells) != len(names):
-            judge.skip(number, BadField("row", f"has {len(cells)} cells, the header {len(names)}"))
+            judge.skip(number, BadField("row", f"has {len(cells)} cells, but the header has {len(names)}"))
         elif row := {name: cell for name, cell in zip(names, cells, strict=True) if name and cell.strip()}:
             yield number, row
 

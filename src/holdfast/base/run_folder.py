@@ -160,5 +160,5 @@ def writing(run_dir: Path) -> Iterator[None]:
             raise
         raise CheckpointError(
             f"{error.filename or run_dir} cannot be written: {UNWRITABLE[error.errno]}",
-            hint=f"once it can, continue from the newest checkpoint: holdfast resume {run_dir}",
+            hint=f"once it can be written, continue from the newest checkpoint: holdfast resume {run_dir}",
         ) from error

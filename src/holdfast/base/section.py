@@ -71,7 +71,7 @@ class Section(BaseModel):
     def _can_be_written(cls, value: Any) -> Any:
         for part in _leaves(value):
             if isinstance(part, int) and not -(2**63) <= part < 2**63:
-                raise ValueError("must be a whole number of 64 bits")
+                raise ValueError("must be a 64-bit whole number")
             if isinstance(part, float) and abs(part) > MAX_NUMBER:
                 raise ValueError(f"must be a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}")
             if isinstance(part, str) and ("\0" in part or any("\ud800" <= letter <= "\udfff" for letter in part)):

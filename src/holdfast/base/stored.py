@@ -50,7 +50,7 @@ def read_object(path: Path, error: type[HoldfastError], remedy: str, **needs: ty
     if not isinstance(value, dict):
         raise error(f"{path} is not a JSON object; {remedy}")
     if wrong := [name for name, kind in needs.items() if not isinstance(value.get(name), kind)]:
-        raise error(f"{path} is damaged: its field {wrong[0]!r} is missing or of another kind; {remedy}")
+        raise error(f"{path} is damaged: its field {wrong[0]!r} is missing or has the wrong type; {remedy}")
     return value
 
 

@@ -75,8 +75,8 @@ def ask(
 ) -> None:
     """Ask an agent a question, and watch it search and answer.
 
-    Uses the model, the recipe and the passages of a run; before any training, a
-    model with a recipe. Settings on the command line replace those of the recipe.
+    Uses the model, the recipe and the passages of a run, or, before any training,
+    a model with a recipe. Settings on the command line override the recipe.
     Writes nothing.
 
     [cyan]holdfast ask runs/quickstart "Who is the mentor of …?"[/cyan]
@@ -100,7 +100,9 @@ def ask(
         model_of_recipe = settings_of(None, settings, [], file)[0].model
         named = asked or model_of_recipe.path
         if not asked and model_of_recipe.is_tiny:
-            raise ConfigError(f"the tiny model of {recipe} is made by training; train it first, or name another model")
+            raise ConfigError(
+                f"the tiny model of {recipe} exists only after training; train it first, or name another model"
+            )
         config, folder = settings_of(named, settings, [], file)
         allow(config, None if file else folder, settings, trusted=trust_code)
         if folder is None and checkpoint != "last":

@@ -92,7 +92,7 @@ def _print_settings() -> None:
     table.add_column()
     for name, meaning in USEFUL.items():
         table.add_row(f"--{name}", Text.assemble(meaning, (f" [{default_of(name)}]", "dim")))
-    table.add_row("--unset KEY", "take a setting out of the recipe")
+    table.add_row("--unset KEY", "remove a setting from the recipe")
     note = Text("[default, if the recipe sets no value]  All settings: holdfast recipe show", style="dim")
     panel = Panel(Group(table, note), title="Settings", title_align="left", border_style="dim")
     out().print(panel, soft_wrap=False)

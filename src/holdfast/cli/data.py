@@ -67,7 +67,7 @@ def list_sets() -> None:
         "* The published dev set: its test answers are not public. Published results use it.",
         f"Files come from {HUB} on the hub, or from a folder of yours (--from).",
         "Licences as the authors of each set state them; read them before you pass questions on.",
-        "holdfast data prepare NAME --out DIR writes training and test questions. Names with + are a mix.",
+        "holdfast data prepare NAME --out DIR writes training and test questions. Names joined with + make a mix.",
     ):
         console.print(line, style="dim")
 
@@ -96,7 +96,7 @@ def prepare(
 ) -> None:
     """Download published question sets, and write their training and test questions.
 
-    Sizes are compared with the published ones. Ids are unique over all sets.
+    The command compares the sizes with the published ones. Ids are unique across sets.
 
     [cyan]holdfast data prepare nq+hotpotqa --out data/train[/cyan]
         the training mix of the papers
@@ -124,7 +124,9 @@ def demonstrate(
         str, typer.Argument(metavar="RECIPE", help="A TOML file that names your questions and your passages.")
     ],
     file: Annotated[Path, typer.Option("--out", metavar="FILE", help="JSONL file to write.")],
-    most: Annotated[int, typer.Option("--most", min=1, metavar="N", help="Stop after so many.")] = 2000,
+    most: Annotated[
+        int, typer.Option("--most", min=1, metavar="N", help="Stop after this many demonstrations.")
+    ] = 2000,
     script: Annotated[
         str | None,
         typer.Option(
@@ -137,22 +139,22 @@ def demonstrate(
         typer.Option(metavar="FILE", help="Take the correct rollouts of another model from this file instead."),
     ] = None,
     per_question: Annotated[
-        int, typer.Option(min=1, metavar="N", help="With --rollouts: at most so many of each question.")
+        int, typer.Option(min=1, metavar="N", help="With --rollouts: use at most this many rollouts per question.")
     ] = 1,
 ) -> None:
     """Write demonstrations of how to search your passages and call your tools.
 
     A model that does not search by itself learns it from these, in a warm start.
-    A script asks the training questions of a recipe. It answers where a passage
-    that comes back has a golden answer, if need be after a second search. It
-    leaves the other questions out, and says why.
+    A script asks the training questions of a recipe. It answers once a retrieved
+    passage contains a golden answer, searching a second time if necessary. It
+    leaves out the other questions, and says why.
 
     [cyan]holdfast data demonstrate my.toml --out demonstrations.jsonl[/cyan]
 
     With tools of your own, only you know when to call them. A script of yours
-    yields calls and gets their results (docs/guide/own-tools.md); the rollouts
-    that end with a golden answer are kept. So are those of a larger model, from
-    rows with the messages of OpenAI's API:
+    yields calls and gets their results (docs/guide/own-tools.md). Rollouts that
+    end with a golden answer are kept. You can also give rollouts of a larger
+    model, as rows with messages in the format of OpenAI's API:
 
     [cyan]holdfast data demonstrate my.toml --script my_script:solve --out calls.jsonl[/cyan]
 
@@ -161,7 +163,7 @@ def demonstrate(
     Then set warm_start.data to the file, and warm_start.steps.
     """
     if script and rollouts:
-        raise ConfigError("--script and --rollouts are two sources; give one of them")
+        raise ConfigError("--script and --rollouts cannot be combined; give one of them")
     config, _ = read_recipe(recipe, ctx.meta["settings"])
     tasks, protocol = open_tasks(config), load_protocol(config)
     train, seed = tasks.questions().train, config.warm_start.seed
@@ -181,14 +183,14 @@ def demonstrate(
     out().print(f"{file}: {len(made.rows):,} demonstrations {of}", soft_wrap=True)
     for why, questions in made.left_out.items():
         some = " · ".join(questions[:3])
-        out().print(f"Left out: {len(questions):,} whose answer {why}: {some}", soft_wrap=True)
+        out().print(f"Left out: {len(questions):,} questions whose answer {why}: {some}", soft_wrap=True)
 
 
 @app.command("validate")
 def validate(paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Question files.")]) -> None:
     """Check question files of any format: fields, ids, sizes.
 
-    Give all files of a data set at once, because an id must be unique over them.
+    Give all files of a data set at once, because ids must be unique across them.
 
     [cyan]holdfast data validate train.jsonl test.jsonl[/cyan]
 

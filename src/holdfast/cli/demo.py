@@ -45,10 +45,10 @@ def demo(
 
     [cyan]holdfast demo[/cyan]
 
-    Two logs come with holdfast: a run of TRL that collapsed, and the same run
-    with one line changed. They are copied into a folder and diagnosed as your
-    own would be. A page of curves and findings opens in the browser, if there is
-    one.
+    Two logs come with holdfast: a TRL run that collapsed, and the same run with
+    one line changed. The demo copies them into a folder and diagnoses them as it
+    would diagnose your own. A page with curves and findings opens in the browser,
+    if there is one.
     """
     console = out()
     paths = _copy_logs(folder)
@@ -68,8 +68,9 @@ def demo(
 
 
 _INTRODUCTION = (
-    "Two runs of TRL's GRPOTrainer train a tiny search agent, from the same start and with the same seed. The first is "
-    "plain GRPO. The second has a penalty, LLDS: that is one line. With two more seeds it went the same way."
+    "Two runs of TRL's GRPOTrainer train a tiny search agent, from the same initial checkpoint and with the same "
+    "seed. The first run is plain GRPO. The second adds one line, the penalty LLDS. Two more seeds gave the same "
+    "result."
 )
 _ADVICE = "Act on the first finding of the failing run: later ones are often its consequences."
 
@@ -102,7 +103,7 @@ def _write_page(folder: Path, log: Log, diagnosis: Diagnosis) -> Path:
 
 def _path_is_taken(path: Path) -> ConfigError:
     return ConfigError(
-        f"{path} cannot be written: something else is there, which the demo does not replace",
+        f"{path} cannot be written: another file is there, and the demo does not replace it",
         hint=f"{program()} demo ANOTHER-FOLDER",
     )
 
@@ -122,18 +123,17 @@ def _next(console: Console, folder: Path) -> None:
     console.print(Text("Next", "bold"))
     for title, command in (
         *keep,
-        ("Diagnose your log, of any trainer", f"{name} diagnose train.log"),
-        ("Or while it trains", f"python train.py 2>&1 | {name} watch -"),
+        ("Diagnose your own log, from any trainer", f"{name} diagnose train.log"),
+        ("Watch a run while it trains", f"python train.py 2>&1 | {name} watch -"),
         ("Draw these two runs on one page", f"{name} report {runs} --out both.html"),
         (
-            "Such a penalty in TRL (pip install 'holdfast-rl[trl]')",
-            "from holdfast.adapters.trl import LLDS, with_penalties\n"
-            f"    trainer = {words('trl', PENALTY)[0]}(...)\n"
-            "    # in GRPOConfig, steps_per_generation is at least twice\n"
-            "    # gradient_accumulation_steps",
+            "Use the penalty in TRL (pip install 'holdfast-rl[trl]')",
+            "from holdfast.adapters.trl import LLDS, with_penalties\n    trainer = "
+            f"{words('trl', PENALTY)[0]}(...)\n    # in GRPOConfig, steps_per_generation must be at least twice\n    "
+            "# gradient_accumulation_steps",
         ),
         (
-            "And in verl (pip install 'holdfast-rl[verl]')",
+            "Use it in verl (pip install 'holdfast-rl[verl]')",
             "\n    ".join(words("verl", PENALTY)),
         ),
         ("Train such an agent here, in minutes (pip install 'holdfast-rl[train]')", f"{name} train"),

@@ -30,7 +30,7 @@ USEFUL = {
     "loss.penalty.name": "penalty: llds, sapo, nll or none",
     "loss.penalty.coef": "coefficient of the penalty",
     "loss.penalty.gate": "llds: action, response, token",
-    "loss.kl_coef": "KL coefficient (starting model)",
+    "loss.kl_coef": "KL coefficient (initial model)",
     "train.steps": "steps, one rollout batch each",
     "train.questions": "questions per batch",
     "train.group_size": "rollouts per question",

@@ -37,7 +37,7 @@ def diagnose(
         Form | None,
         typer.Option(
             "--format",
-            help="What to print: text, Markdown for a CI summary or an issue, or JSON. Text if left out.",
+            help="What to print: text, Markdown for a CI summary or an issue, or JSON. Default: text.",
             show_default=False,
         ),
     ] = None,
@@ -48,11 +48,12 @@ def diagnose(
         FailOn,
         typer.Option(
             "--fail-on",
-            help="What makes the exit code 1: a finding, or a verdict of flat, fell or broken; a note too; or nothing.",
+            help="When the exit code is 1: on a finding, or a verdict of flat, fell or broken; also on a note; or "
+            "never.",
         ),
     ] = "finding",
     diff: Annotated[
-        bool, typer.Option("--diff", help="Of two runs: which settings differ, and which series differ first.")
+        bool, typer.Option("--diff", help="Compare two runs: which settings differ, and which metrics differ first.")
     ] = False,
     page: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write a web page with curves and findings.")
@@ -95,13 +96,13 @@ def diagnose(
 
     [cyan]holdfast diagnose --diff runs/a runs/b[/cyan]       what differs first
 
-    Prints the findings: the code, the first step at which it shows, the
-    evidence, and the settings to change. Act on the first one, which is printed
-    in full. What followed from it is named; --verbose prints all of it.
-    A note is worth knowing but needs no action.
+    Begins with a verdict: learns, flat, fell, broken, or cannot tell. If the run
+    does not learn, the verdict gives the reasons, the likeliest one first.
 
-    Begins with a verdict: learns, flat, fell, broken, or cannot tell. Of a run
-    that does not learn it says why, the likeliest reason first.
+    Then prints the findings: the code, the first step at which the problem shows,
+    the evidence, and the settings to change. Act on the first finding, which is
+    printed in full. Later findings, often its consequences, are only named;
+    --verbose prints them too. A note is worth knowing but needs no action.
 
     Exit codes: 0 the run learns or it is too early to tell, without findings;
     1 the run is flat, fell or is broken, or there are findings; 2 the log cannot
@@ -128,7 +129,7 @@ def diagnose(
 def _form(form: Form | None, *, as_json: bool) -> Form:
     """What --format and --json ask for together."""
     if as_json and form not in (None, "json"):
-        raise ConfigError(f"--json and --format {form} ask for two forms, but one is printed; give one of them")
+        raise ConfigError(f"--json and --format {form} contradict each other; give one of them")
     return "json" if as_json else form or "text"
 
 
@@ -233,9 +234,9 @@ def _explain(code: str) -> None:
         if host != "unknown":
             entry(console, host, change)
     console.print()
-    console.print("Series it needs", style="bold")
+    console.print("Metrics it needs", style="bold")
     for names in rule.needs:
         paragraph(console, " + ".join(names), indent=2)
     console.print()
-    console.print("Known problems", style="bold")
+    console.print("Limitations", style="bold")
     paragraph(console, rule.limitations, indent=2)

@@ -37,9 +37,9 @@ _INSTALL_PRIME_RL = "Install it as its README says, and holdfast in the same env
 _INSTALL_UNSLOTH = "Run: pip install -U unsloth unsloth_zoo"
 _TRL_SCHEDULE = (
     "optimizer steps per rollout = num_iterations × steps_per_generation / gradient_accumulation_steps. TRL's "
-    "default is 1, but a penalty needs 2 or more: on the first step the policy equals the old one. To split a rollout "
-    "batch into 4 steps, set steps_per_generation to what gradient_accumulation_steps was, and that to a quarter. "
-    "num_iterations=2 uses every rollout twice instead"
+    "default is 1, but a penalty needs 2 or more: on the first step the policy equals the old one. To split a "
+    "rollout batch into 4 steps, set steps_per_generation to the old value of gradient_accumulation_steps, and "
+    "gradient_accumulation_steps to a quarter of it. num_iterations=2 uses every rollout twice instead"
 )
 _DECLARE = (
     "install it again (pip install -e . in a clone), or set VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl for every "
@@ -58,7 +58,8 @@ _PRIME_RL_PATH = "holdfast.adapters.prime_rl.loss"
 _SLIME_PATH = "holdfast.adapters.slime.loss"
 _NOISE = (
     "penalty.threshold = 0: prime-rl's old log-probs are the sampler's, which differ a little from the trainer's "
-    "before any update, and such noise counts as a decrease. Set threshold above mismatch_kl's level, for example 0.01"
+    "before any update, and this noise counts as a decrease. Set threshold above mismatch_kl's level, for example "
+    "0.01"
 )
 _SLIME_SCHEDULE = (
     "optimizer steps per rollout batch = --num-steps-per-rollout, or --rollout-batch-size × --n-samples-per-prompt / "
@@ -159,7 +160,7 @@ def verl(
         typer.Argument(metavar="OVERRIDES…", help="The Hydra overrides of your run, to check them too."),
     ] = None,
     config_name: Annotated[
-        str, typer.Option(help="As verl takes it, such as one_step_off_ppo_trainer or fully_async_ppo_trainer.")
+        str, typer.Option(help="As in verl, such as one_step_off_ppo_trainer or fully_async_ppo_trainer.")
     ] = "ppo_trainer",
     config_path: Annotated[str, typer.Option(hidden=True)] = "",  # it follows from the name
 ) -> Iterator[Line]:
@@ -256,8 +257,8 @@ def prime_rl(
         yield True, prime_rl.interface()
     except Exception as error:  # the version does not tell what the loss is like, nor what its modules need
         raise ConfigError(
-            f"its loss cannot be used: {error}. Run this in the environment in which prime-rl trains. If it is that "
-            "one, this prime-rl is newer than holdfast: update holdfast"
+            f"its loss cannot be used: {error}. Run this in the environment in which prime-rl trains. If you did, "
+            "this prime-rl is newer than holdfast: update holdfast"
         ) from error
     if config is None:
         yield True, "to check the configuration of your run, give it: holdfast doctor prime-rl rl.toml"
@@ -278,7 +279,9 @@ def _prime_rl_config(path: Path) -> Iterator[Line]:
         )
     kwargs = loss.get("kwargs", {})
     if unread := sorted(set(kwargs) - {"penalty", "base"}):
-        raise ConfigError(f"trainer.loss.kwargs.{unread[0]}: only penalty and base are read; put it into one of them")
+        raise ConfigError(
+            f"trainer.loss.kwargs.{unread[0]}: holdfast reads only penalty and base; put it into one of them"
+        )
     try:
         penalty = penalty_of(kwargs.get("penalty"), "prime-rl")
     except ConfigError as error:

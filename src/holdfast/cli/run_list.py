@@ -55,16 +55,16 @@ def runs(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with runs in it, or one run.")] = ROOT,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of a table.")] = False,
 ) -> None:
-    """List the runs in a folder; the one that wrote last comes first.
+    """List the runs in a folder, the most recently active first.
 
     [cyan]holdfast runs[/cyan]
 
     [cyan]holdfast runs --json[/cyan]
 
-    A row has the steps made and planned, the reward as the mean of the last five
-    steps with its 95 % interval over them (±), the verdict of [cyan]holdfast diagnose[/cyan] on
-    the run so far, and the first finding. Folders that are not runs, and damaged
-    ones, are named and left out.
+    A row shows the steps made and planned, the reward, the verdict of
+    [cyan]holdfast diagnose[/cyan] on the run so far, and the first finding. The reward is the
+    mean of the last five steps, with its 95 % interval over them (±). Folders that
+    are not runs, or are damaged, are named and left out.
     """
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}", hint=f"to train a run: {program()} train")

@@ -101,10 +101,10 @@ def serve(
 
     A run answers POST /v1/chat/completions and GET /v1/models: the agent searches
     by itself, and the answer comes with its searches (reasoning_content) and its
-    passages (search_results, annotations). It takes the last user message, because
-    agents are trained on single questions. Open http://127.0.0.1:8000 for a page to
-    ask and to watch it search. Settings on the command line replace those of the
-    recipe.
+    passages (search_results, annotations). It reads only the last user message,
+    because agents are trained on single questions. Open http://127.0.0.1:8000 for a
+    page on which you can ask and watch it search. Settings on the command line
+    override the recipe.
 
     [cyan]holdfast serve runs/quickstart[/cyan]
 

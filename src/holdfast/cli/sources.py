@@ -34,8 +34,8 @@ NameOption = Annotated[
     list[str] | None,
     typer.Option(
         "--name",
-        metavar="OURS=SERIES",
-        help="What a series of the log is, such as reward=MY_SCORE; may be given several times.",
+        metavar="OURS=THEIRS",
+        help="What a metric of the log is, such as reward=MY_SCORE; may be given several times.",
     ),
 ]
 
@@ -46,7 +46,7 @@ def given_names(options: Sequence[str] | None) -> dict[str, str]:
     for ours, equals, name in pairs:
         if not (ours and equals and name):
             raise ConfigError(
-                f"--name {ours}{equals}{name} names no series; write, for example, --name reward=MY_SCORE"
+                f"--name {ours}{equals}{name} names no metric; write, for example, --name reward=MY_SCORE"
             )
     return {ours.strip(): name.strip() for ours, _, name in pairs}
 
@@ -87,8 +87,8 @@ def read_sources(
     except DataError as error:
         raise DataError(
             str(error),
-            hint=f"no log was named, so standard input was read. To name a log: {example}. "
-            f"To see an example: {program()} demo",
+            hint=f"no log was named, so holdfast read standard input. To name a log: {example}. To see an example: "
+            f"{program()} demo",
         ) from None
 
 

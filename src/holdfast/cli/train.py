@@ -98,9 +98,9 @@ def resume(
 
     The run continues with its own recipe, as if it had never stopped. With the
     same number of CPU threads, its metrics are the same too. To make a finished
-    run longer, first raise train.steps in the config.toml of its folder. Settings
-    that are paths, and retrieval.url, say where something is now. If the recipe
-    names code, such as tools of your own, give --trust-code.
+    run longer, first raise train.steps in the config.toml of its folder. With
+    options that are paths, or --retrieval.url, say where a file or a server is now.
+    If the recipe names code, such as tools of your own, give --trust-code.
 
     [cyan]holdfast resume runs/quickstart[/cyan]
 
@@ -116,7 +116,9 @@ def resume(
             f"the trained model with --model.path {run_dir}/checkpoints/…/model --warm_start.steps 0"
         )
     if (run_dir / run_folder.KEPT).is_file():
-        raise ConfigError(f"{run_dir} is a run of rejection sampling; repeat the command that started it to continue")
+        raise ConfigError(
+            f"{run_dir} is a run of rejection sampling; to continue it, repeat the command that started it"
+        )
     config = load_run(run_dir, ctx.args)
     allow(config, run_dir, ctx.args, trusted=trust_code)
     trainer = load_trainer("run")

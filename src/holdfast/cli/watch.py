@@ -77,7 +77,7 @@ def watch(
     Writes nothing unless --html names a page, so it can also follow the run of
     another user.
 
-    The page of --html is that of [cyan]holdfast report[/cyan]. While it is open, it shows
+    The page of --html is the page of [cyan]holdfast report[/cyan]. While it is open, it shows
     new rows by itself, without a server. When watch ends, the page is final.
 
     With a pipe, watch copies its input to standard output unchanged, like `tee`,
@@ -91,7 +91,7 @@ def watch(
 
     Ends when the pipe ends, when a run of holdfast is finished, or with Ctrl-C.
 
-    Exit codes: as for [cyan]holdfast diagnose[/cyan]; a finding that has passed counts.
+    Exit codes: as for [cyan]holdfast diagnose[/cyan]; findings that have passed count too.
     """
     if source is None and stdin().isatty():
         raise ConfigError("no log is given", hint=f"python train.py 2>&1 | {program()} watch -")
@@ -206,7 +206,7 @@ class Follower:
             self._listener.stage("watching", total if isinstance(total, int) else None)
             return steps[-self._rows :]
         if steps[-1] < self._step:
-            self._listener.note(f"the log went back from step {self._step} to step {steps[-1]}")
+            self._listener.note(f"the log jumped back from step {self._step} to step {steps[-1]}")
             self._news.forget_from(steps[-1] + 1)
             return steps[-1:]
         return steps[bisect_right(steps, self._step) :]

@@ -58,5 +58,5 @@ def chosen(text: str, *, where: str) -> set[str]:
     for part in parts:
         if not any(code.startswith(part) for code in CODES):
             known = ", ".join(sorted(CODES))
-            raise ConfigError(f"{where}: no finding's code begins with {part!r}. The codes are {known}")
+            raise ConfigError(f"{where}: no code begins with {part!r}. The codes are {known}")
     return {code for code in CODES if not parts or code.startswith(tuple(parts))}

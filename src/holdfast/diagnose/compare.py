@@ -191,10 +191,10 @@ def settings_of(log: Log) -> dict[str, str]:
 def first_difference(comparison: Comparison, a: str = "A", b: str = "B") -> str:
     """What differs first, in a sentence. `a` and `b` are what it calls the runs."""
     if not comparison.series:
-        return "The runs share no series with 20 steps or more, so their courses cannot be compared."
-    shared = f"{comparison.series} series" if comparison.series > 1 else "1 series"
+        return "The runs have no metric with 20 or more steps in common, so their curves cannot be compared."
+    shared = f"{comparison.series} metrics" if comparison.series > 1 else "1 metric"
     if not comparison.differences:
-        return f"No difference beyond noise in the {shared} that both log."
+        return f"Both runs log {shared}, and no difference exceeds the noise."
     one = comparison.differences[0]
-    more = f" {len(comparison.differences)} of {shared} differ."
+    more = f" Of {shared}, {len(comparison.differences)} differ."
     return f"{one.series} differs first, at step {one.step}: {one.a:.3g} in {a}, {one.b:.3g} in {b}.{more}"

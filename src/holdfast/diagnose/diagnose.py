@@ -190,7 +190,7 @@ def observed_without(log: Log, missing: Iterable[str]) -> str | None:
     if not has(log, "likelihood/correct"):
         why = (
             "no rollout counted as correct. Pass `with_penalties(..., correct_above=X)`, where X is between the "
-            "rewards of incorrect and of correct rollouts"
+            "rewards of incorrect and correct rollouts"
         )
     else:
         why = "it did not measure displacement, which needs a second rollout batch and `displacement_every` above 0"

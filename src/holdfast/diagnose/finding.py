@@ -175,11 +175,11 @@ def judged(word: str, began: int | None, back: int | None) -> str:
     """The verdict in a cell of a table: the word, where the reward fell, and where it was back.
 
     >>> judged("learns", None, None), judged("fell", 40, None), judged("learns", 40, 60)
-    ('learns', 'fell at 40', 'learns, fell at 40, back at 60')
+    ('learns', 'fell at 40', 'learns, fell at 40, recovered at 60')
     """
     if began is None:
         return word
-    fell = f"fell at {began:,}" + ("" if back is None else f", back at {back:,}")
+    fell = f"fell at {began:,}" + ("" if back is None else f", recovered at {back:,}")
     return fell if word == "fell" else f"{word}, {fell}"
 
 
@@ -189,6 +189,16 @@ def span_of(facts: Mapping[str, float]) -> str:
     if rows == 1:
         return f"1 row, step {facts['last step']:.0f}"
     return f"{rows} rows, steps {facts['first step']:.0f} to {facts['last step']:.0f}"
+
+
+def skipped(checks: int) -> str:
+    """How many checks were skipped, in a sentence.
+
+    >>> skipped(1)
+    '1 check was skipped: the log lacks the metrics it needs.'
+    """
+    said, need = ("check was", "it needs") if checks == 1 else ("checks were", "they need")
+    return f"{checks} {said} skipped: the log lacks the metrics {need}."
 
 
 def too_short(diagnosis: Diagnosis) -> bool:

@@ -39,11 +39,13 @@ def as_markdown(log: Log, diagnosis: Diagnosis) -> str:
         parts.append(folded(f"Notes ({len(notes)})", "\n".join(line.rstrip() for line in notes)))
     if diagnosis.cannot_tell:
         missing = ([u.code, ", ".join(map(code, u.missing)), marked(u.remedy)] for u in diagnosis.cannot_tell)
-        text = table(["code", "missing series", "how to log them"], missing)
+        text = table(["code", "missing metrics", "how to log them"], missing)
         inside = f"{marked(diagnosis.what_to_log)}\n\n{text}" if diagnosis.what_to_log else text
-        parts.append(folded(f"Could not be checked ({len(diagnosis.cannot_tell)})", inside))
+        parts.append(folded(f"Skipped checks ({len(diagnosis.cannot_tell)})", inside))
     if log.notes:
-        parts.append(folded(f"On reading the log ({len(log.notes)})", "\n".join(f"* {plain(n)}" for n in log.notes)))
+        parts.append(
+            folded(f"Notes on reading the log ({len(log.notes)})", "\n".join(f"* {plain(n)}" for n in log.notes))
+        )
     if diagnosis.facts:
         facts = ([plain(name), f"{value:.6g}"] for name, value in diagnosis.facts.items())
         parts.append(folded("Facts", table(["fact", "value"], facts)))

@@ -65,7 +65,7 @@ def in_words(facts: Mapping[str, float]) -> str:
     """The facts of `outlook` in a few short sentences; empty if none is worth a line.
 
     >>> in_words({"fell for good": 212.0, SHARE: 0.38, TIME_SHARE: 0.41, GOOD: 187.0, SAVED: 150.0})
-    '38% of the run (41% of its time) came after it fell for good. Last good checkpoint: step 150.'
+    '38% of the run (41% of its time) came after the reward collapsed. Last good checkpoint: step 150.'
     """
     sentences = []
     if facts.get(SHARE, 0.0) >= WORTH_SAYING:
@@ -82,12 +82,12 @@ def in_words(facts: Mapping[str, float]) -> str:
             name = key.removeprefix(AT_BEST)
             sentences.append(
                 f"But the held-out score {name} fell from {facts[key]:.3g} to {facts[AT_LAST + name]:.3g} while the "
-                "training reward rose: compare the questions, the sampling and the reward of both, and keep the "
-                "checkpoint that was best on it."
+                "training reward rose: compare how training and evaluation differ in questions, sampling and reward. "
+                "Keep the checkpoint with the best held-out score."
             )
     if FLOOR_STEP in facts:
-        floor = f"{facts[FLOOR]:.2g} nats, the level of ENT002"
-        sentences.append(f"At this pace, entropy reaches {floor}, at about step {facts[FLOOR_STEP]:.0f}.")
+        floor = f"{facts[FLOOR]:.2g} nats, where ENT002 applies"
+        sentences.append(f"At this pace, entropy will reach {floor}, at about step {facts[FLOOR_STEP]:.0f}.")
     return " ".join([*sentences, *seconds_in_words(facts)])
 
 

@@ -128,7 +128,7 @@ def seconds_in_words(facts: Mapping[str, float]) -> list[str]:
     """Sentences on where the time goes, and on what makes the trainer or the engine wait.
 
     >>> seconds_in_words({STEP: 60.0, _SHARE + "generation": 0.85, _SHARE + "tool": 0.01, _SHARE + OTHER: 0.14})
-    ['A step takes 60 s (median). Of the time: 85% generation, 14% other.']
+    ['A step takes 60 s (median): 85% generation, 14% other.']
     """
     shares = {name: facts[_SHARE + name] for name in (*PARTS, OTHER) if _SHARE + name in facts}
     sentences = []
@@ -136,21 +136,21 @@ def seconds_in_words(facts: Mapping[str, float]) -> list[str]:
         large = sorted((name for name in shares if shares[name] >= WORTH_SAYING), key=lambda name: -shares[name])
         named = [name for name in large if name != OTHER] + [name for name in large if name == OTHER]
         parts = ", ".join(f"{shares[name]:.0%} {PARTS.get(name, name)}" for name in named)
-        sentences.append(f"A step takes {facts[STEP]:.3g} s (median). Of the time: {parts}.")
+        sentences.append(f"A step takes {facts[STEP]:.3g} s (median): {parts}.")
     if shares.get("waiting", 0.0) >= STARVES:
         sentences.append(
-            f"The trainer waits for rollouts {shares['waiting']:.0%} of the time: faster engines, or more of them, "
+            f"The trainer waits for rollouts {shares['waiting']:.0%} of the time: faster or more inference engines "
             "would shorten a step."
         )
     if shares.get("tool", 0.0) >= STARVES:
         sentences.append(
-            f"The engine waits for tools and rewards {shares['tool']:.0%} of the time: make them faster, or run more "
-            "of them at once."
+            f"The inference engine waits for tools and rewards {shares['tool']:.0%} of the time: make them faster, or "
+            "run more of them at once."
         )
     if FIRST in facts:
-        grown = "no longer" if facts[LONGER] < 1.05 else f"{facts[LONGER]:.2g} times as long"
+        grown = "no longer" if facts[LONGER] < 1.05 else f"only {facts[LONGER]:.2g} times as long"
         sentences.append(
-            f"A step has become slower: {facts[LAST]:.3g} s in the last quarter, {facts[FIRST]:.3g} s in the first, "
-            f"although rollouts are {grown}."
+            f"Steps have become slower, from {facts[FIRST]:.3g} s in the first quarter to {facts[LAST]:.3g} s in the "
+            f"last, although rollouts are {grown}."
         )
     return sentences

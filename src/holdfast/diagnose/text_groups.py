@@ -48,10 +48,12 @@ def copies(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
     return TextFinding(
         kind="copies",
         step=first.step,
-        summary=f"{len(copied):,} of {long:,} long rollouts have the text of another of the same question and step.",
+        summary=f"{len(copied):,} of {long:,} long rollouts repeat the text of another rollout of the same question "
+        "and step.",
         example=clean(first.turns[0].text, _EXAMPLE),
-        advice="Sampled texts of this length do not repeat by chance. Give every rollout of a group its own seed, and "
-        "check that none is written or trained on twice. If both are so, the policy gives one answer to everything.",
+        advice="Sampled texts of this length do not repeat by chance. Give every rollout of a group its own seed, "
+        "and check that no rollout is written or trained on twice. If neither is the cause, the policy always writes "
+        "the same text.",
     )
 
 
@@ -74,11 +76,11 @@ def mixed_groups(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
     return TextFinding(
         kind="mixed_groups",
         step=first.step,
-        summary=f"The advantages of {len(off):,} of {len(whole):,} questions have another mean than those of others: "
-        "groups hold rollouts of several prompts.",
+        summary=f"For {len(off):,} of {len(whole):,} questions, the mean advantage differs from the other questions: "
+        "groups contain rollouts of several prompts.",
         example=clean(first.question or first.prompt, _EXAMPLE),
-        advice="Check the order of rollouts where rewards are reshaped into groups: those of a prompt must follow each "
-        "other there, on every process.",
+        advice="Check the order of rollouts where rewards are reshaped into groups: on every process, the rollouts "
+        "of a prompt must be adjacent.",
     )
 
 

@@ -70,11 +70,11 @@ def malformed_call(rollout: SampledRollout) -> str:
     for turn in rollout.turns[:-1] if rollout.status == "truncated" else rollout.turns:  # a last turn was cut off
         for body, end in CALL.findall(turn.text):
             if not end:
-                return f"without its closing tag: {body.strip()[:_EXAMPLE]}"
+                return f"the closing tag is missing: {body.strip()[:_EXAMPLE]}"
             if called(body) is None and "<function=" not in body:
-                return f"no JSON with a name: {body.strip()[:_EXAMPLE]}"
+                return f"not a JSON object with a name: {body.strip()[:_EXAMPLE]}"
         if "<search>" in turn.text and "</search>" not in turn.text and not turn.observation:
-            return f"without its closing tag: {turn.text[turn.text.rfind('<search>') :][:_EXAMPLE]}"
+            return f"the closing tag is missing: {turn.text[turn.text.rfind('<search>') :][:_EXAMPLE]}"
     return ""
 
 
@@ -146,41 +146,42 @@ KINDS: Mapping[str, Kind] = {
         title="search and find nothing",
         share=0.35,
         example=empty_result,
-        advice="Send these queries to the search server by hand: the index, its language or a filter may not fit.",
+        advice="Send these queries to the search server by hand: the index, its language or a filter may not fit the "
+        "questions.",
     ),
     "malformed": Kind(
         title="write a tool call that cannot be read",
         share=0.1,
         example=malformed_call,
-        advice="Compare the call with the form that the prompt asks for and the parser reads. Without an example in "
-        "the prompt or a warm start, a small model rarely learns the form.",
+        advice="Compare the call with the format that the prompt asks for and the parser reads. Without an example "
+        "in the prompt or a warm start, a small model rarely learns the format.",
     ),
     "repeats": Kind(
         title="repeat the same span over and over",
         share=0.05,
         example=repeats,
-        advice="Go back to a checkpoint before it, and lower the learning rate. A repetition penalty of the sampler "
-        "hides loops, but the model keeps them.",
+        advice="Go back to a checkpoint from before this, and lower the learning rate. A repetition penalty in the "
+        "sampler hides the loops, but the model keeps them.",
     ),
     "blank": Kind(
         title="write nothing but one character",
         share=0.05,
         example=says_nothing,
-        advice="Check the chat template and the stop words, and that the sampler's weights load in `bf16` or full "
-        "precision. If it began during the run, go back to a checkpoint before it.",
+        advice="Check the chat template, the stop strings, and that the sampler loads its weights in `bf16` or full "
+        "precision. If this began during the run, go back to an earlier checkpoint.",
     ),
     "copied": Kind(
         title="copy the example of the prompt",
         share=0.05,
         example=copies_example,
-        advice="Take an example that cannot be an answer, or leave it out.",
+        advice="Choose an example that cannot be an answer, or remove it.",
     ),
     "language": Kind(
-        title="switch to another script than the question's",
+        title="switch to a different script from the question",
         share=0.05,
         example=switches_language,
-        advice="A reward that only looks at the answer does not see it. Reward the language, or add a coefficient of "
-        "the KL to the initial checkpoint.",
+        advice="A reward that only checks the answer does not notice this. Reward the language, or add a KL penalty "
+        "towards the initial checkpoint.",
     ),
 }
 """Kinds that a rollout shows alone, by the name of the page's filter."""
@@ -294,11 +295,11 @@ def _unsearched(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
     return TextFinding(
         kind="unsearched",
         step=first.step,
-        summary=f"{len(without):,} of {len(scored):,} rollouts answer without a search, and earn {fmean(rewards):.2g} "
-        f"where the others earn {fmean(called_one):.2g}.",
+        summary=f"{len(without):,} of {len(scored):,} rollouts answer without a search. Their mean reward is "
+        f"{fmean(rewards):.2g}, compared with {fmean(called_one):.2g} for the others.",
         example=clean(first.turns[-1].text, _EXAMPLE),
-        advice="Where the reward does not ask for evidence, guessing is cheaper. Lower the learning rate, or reward "
-        "answers that what was found supports.",
+        advice="If the reward does not require evidence, guessing is cheaper. Lower the learning rate, or reward "
+        "answers that the retrieved text supports.",
     )
 
 
@@ -356,15 +357,15 @@ def _dying_thought(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
     above = [k for k, mean in enumerate(means.values()) if mean > _THOUGHT_LEFT * before]
     step = [*steps][min(max(above) + 1, len(steps) - 1)]
     was, now = (_mean_reward(steps[one] for one in part) for part in ([*steps][:quarter], [*steps][-quarter:]))
-    said = "" if was is None or now is None else f" The reward was {was:.2g} and is {now:.2g}."
+    said = "" if was is None or now is None else f" The reward was {was:.2g} then and is now {now:.2g}."
     return TextFinding(
         kind="thought",
         step=step,
-        summary=f"Thought has died: {before:,.0f} characters a rollout in the first steps, {means[step]:,.0f} at step "
-        f"{step}.{said}",
+        summary=f"The rollouts no longer contain reasoning: it shrank from {before:,.0f} characters per rollout in "
+        f"the first steps to {means[step]:,.0f} at step {step}.{said}",
         example=clean(min(steps[step], key=thought_of).turns[0].text, _EXAMPLE),
-        advice="If the reward has not fallen yet, it may be next: short answers that were rewarded early crowd thought "
-        "out. Lower the learning rate, or start from a checkpoint before.",
+        advice="If the reward has not fallen yet, it may fall next: short answers that earned rewards early displace "
+        "the reasoning. Lower the learning rate, or start from an earlier checkpoint.",
     )
 
 
@@ -383,11 +384,11 @@ def _parted_judge(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
     return TextFinding(
         kind="judge",
         step=first.step,
-        summary=f"The judge and exact match part in {len(parted):,} of {len(both):,} rollouts: the judge accepts "
-        f"{more:,} that exact match rejects, and rejects {len(parted) - more:,} that it accepts.",
+        summary=f"The judge and exact match disagree on {len(parted):,} of {len(both):,} rollouts: only the judge "
+        f"accepts {more:,} of them, and only exact match accepts {len(parted) - more:,}.",
         example=clean(f"{first.question} {first.answer} (golden: {', '.join(first.golden_answers)})", _EXAMPLE),
-        advice="Read some of them. If the judge is right, the golden answers lack aliases. If not, sharpen "
-        "reward.judge.rubric or take a stronger judge before the policy learns what it lets pass.",
+        advice="Read some of them. If the judge is right, the golden answers lack aliases. If not, make "
+        "reward.judge.rubric stricter or use a stronger judge, before the policy learns to exploit it.",
     )
 
 

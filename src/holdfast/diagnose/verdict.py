@@ -150,28 +150,29 @@ def _reason(finding: Finding) -> Reason:
 def _course(curve: Curve, course: Course, word: Word) -> str:
     """What the reward did, in a sentence or two."""
     if course.fall is not None:
-        fell = f"{'It rose, though the' if word == 'learns' else 'The'} reward {_fall(course.fall, course.back_step)}"
-        return fell if word in ("fell", "learns") else f"{fell} {_change(course)}."
+        rose = " has risen, but it" if word == "learns" else ""
+        fell = f"The reward{rose} {_fall(course.fall, course.back_step)}"
+        return fell if word in ("fell", "learns") else f"{fell} In all, {_change(course)}."
     if curve.fallen[-1]:
-        return f"The reward lost {curve.short.lost[-1]:.0%} of its best in the last rows. It may still come back."
+        return f"In the last rows, the reward lost {curve.short.lost[-1]:.0%} of its best value. It may still recover."
     if course.word == "dropped":
-        return f"The reward rose, and is {curve.short.lost[-1]:.0%} below its best at the end."
+        return f"The reward rose, but at the end it is {curve.short.lost[-1]:.0%} below its best value."
     trend, visible = f"{abs(course.change):.2g} ± {course.error:.2g} over the run", TREND_ERRORS * course.error
     if course.word == "declined":
         return f"The reward declined by {trend}."
     if course.word == "rose":
         clear = abs(course.change) > TREND_ERRORS * course.error
         rose = f"The reward rose by {trend}." if clear else "The last ten rewards are above the first ten."
-        return rose if word == "learns" else f"{rose} But only functions that reward form have risen."
+        return rose if word == "learns" else f"{rose} But only the reward functions for form have risen."
     if curve.rewards.min() == curve.rewards.max():
         return f"The reward is {curve.rewards[0]:.3g} in every row."
-    return f"The reward has not risen: {_change(course)}, and a change of {visible:.2g} or more would show."
+    return f"The reward has not risen: {_change(course)}. A change of {visible:.2g} or more would be visible."
 
 
 def _fall(fall: Fall, back: int | None) -> str:
     fell = f"fell near step {fall.began}"
-    fell += f": {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}."
-    return fell if back is None else f"{fell} It was back near its peak at step {back}."
+    fell += f": by step {fall.step} it had lost {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step})."
+    return fell if back is None else f"{fell} It had recovered by step {back}."
 
 
 def _change(course: Course) -> str:
@@ -182,20 +183,19 @@ def _cannot_tell(batches: Log, curve: Curve | None, course: Course, facts: Mappi
     if not len(batches.steps):
         return "The log has no rows."
     if curve is None:
-        return f"There is no reward in this log ({span_of(facts)})."
+        return f"This log has no reward ({span_of(facts)})."
     if is_remainder(curve):
-        return "The reward is 0 but for rounding, as it is after a normalisation, so it shows nothing."
+        return "Except for rounding, the reward is always 0, as after normalisation, so it shows nothing."
     if course.word == "dropped":
         return (
-            f"The reward is {curve.short.lost[-1]:.0%} below its best at the end. More rows will show whether it falls."
+            f"At the end, the reward is {curve.short.lost[-1]:.0%} below its best value. More rows will show "
+            "whether it falls."
         )
     rewards = len(curve.rewards)
     if rewards >= MIN_FLAT_ROWS:
         fell = "" if course.fall is None else f"The reward {_fall(course.fall, course.back_step)} "
-        hidden = f"even a rise by {clear_rise(curve):.2g}, a quarter of its range, would not show above the noise."
-        return f"{fell}The reward may rise: {_change(course)}" + (
-            "." if _suggests_a_rise(course) else f", and {hidden}"
-        )
+        hidden = f" Even a rise of {clear_rise(curve):.2g}, a quarter of its range, would be lost in the noise."
+        return f"{fell}The reward may be rising: {_change(course)}." + ("" if _suggests_a_rise(course) else hidden)
     if rewards == 1:
         return f"The only reward is {curve.rewards[0]:.3g} ({span_of(facts)})."
     return f"{rewards} rewards are too few to tell whether it rises or falls."
@@ -205,12 +205,14 @@ def _rewards_to_log(batches: Log, curve: Curve | None, course: Course) -> str:
     """What the next log needs for a verdict."""
     if curve is not None and not is_remainder(curve):
         if (rewards := len(curve.rewards)) < MIN_FLAT_ROWS:
-            return f"A fall shows in 10 rows or more, a rise or its absence in {MIN_FLAT_ROWS}."
+            return f"A fall is visible after 10 rows. Whether the reward rises is visible after {MIN_FLAT_ROWS}."
         change = course.change if _suggests_a_rise(course) else clear_rise(curve)
         rows = math.ceil((TREND_ERRORS * course.error / change) ** 2 * rewards)
-        return f"About {max(rows, rewards + WINDOW):,} rows like these would tell, or larger batches."
+        return f"About {max(rows, rewards + WINDOW):,} such rows would be enough to tell, or larger batches."
     others = [name for name in batches.series if name not in METRICS and name not in CUMULATIVE]
-    named = f"If a series is the reward, name it: --name reward=SERIES. There are {listed(others)}." if others else ""
+    named = (
+        f"If one of these metrics is the reward, name it with --name reward=METRIC: {listed(others)}." if others else ""
+    )
     return named or "Log the mean reward of each batch of rollouts."
 
 
@@ -227,7 +229,7 @@ def _little_left(batches: Log, curve: Curve) -> list[Reason]:
     level, top = float(curve.short.means[-1]), 100.0 if 1 < curve.rewards.max() <= 100 else 1.0
     if curve.rewards.min() < 0 or curve.rewards.max() > top or top - level >= VISIBLE_SHARE * top:
         return []
-    summary = f"Little is left to gain: the reward is {level:.3g}, and if it is a share, at most {top:g}."
+    summary = f"There is little left to gain: the reward is {level:.3g}. If it is a share, it cannot exceed {top:g}."
     return [Reason(code=FLAT, summary=summary, remedy=HARDER[batches.host])]
 
 
@@ -238,14 +240,14 @@ _EVIDENCE: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "the share of truncated rollouts": ((TRUNCATED,),),
     "the learning rate": (("lr",),),
     "the KL to the reference (or the share of clipped tokens)": (("kl/reference",), ("clip/fraction",)),
-    "the norm of the gradient": (("grad/norm",),),
+    "the gradient norm": (("grad/norm",),),
 }
 """What may say why a reward is flat -> sets of series of which one is enough."""
 
 
 _RULED_OUT = {
     "rewards differ within groups": tuple(name for names in CONTRAST for name in names),
-    "few rollouts are cut": (TRUNCATED,),
+    "few rollouts are truncated": (TRUNCATED,),
     "the policy moves": ("kl/reference",),
 }
 """What is so where the log has one of the series, and no rule says otherwise."""
@@ -254,8 +256,8 @@ _RULED_OUT = {
 def _ruled_out(batches: Log) -> str:
     """What the log says of a reward that is flat for a reason that it does not show."""
     known = [what for what, names in _RULED_OUT.items() if any(has(batches, name) for name in names)]
-    left = "No rule finds the reason in this log."
-    return f"{left} It shows that {listed(known)}." if known else left
+    left = "The log does not show why."
+    return f"{left} It does show that {listed(known)}." if known else left
 
 
 def _evidence_to_log(batches: Log) -> str:

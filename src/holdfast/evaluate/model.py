@@ -126,9 +126,9 @@ def open_model(
     def folder() -> str | Path:
         if model is None:
             raise ConfigError(
-                "MODEL is missing, and what a server calls its model does not decide whose tokenizer is loaded here. "
-                "Give MODEL, a hub id, folder or run; or --tokenizer with a hub id or folder, or with none, which "
-                "sends plain text"
+                "MODEL is required: the server's name for its model does not say which tokenizer to load. Give "
+                "MODEL, a hub id, folder or run. Or give --tokenizer a hub id or folder, or none, which sends plain "
+                "text"
             )
         if run is None:
             return model
@@ -136,7 +136,7 @@ def open_model(
 
     if server is not None:
         if top_k:
-            raise ConfigError("--sampling.top_k does not go with --server: OpenAI's API does not have this setting")
+            raise ConfigError("--sampling.top_k is not supported with --server: OpenAI's API has no top_k")
         name, server_tokenizer = _tokenizer_for(server, tokenizer, folder, config)
         return EvaluatedModel(
             name=server.model,
@@ -260,8 +260,8 @@ def retriever_for(
     mismatched = [name for name in data if not is_of_recipe(name) and asks_world(name) != tasks.closed]
     if mismatched and tasks.closed:
         raise ConfigError(
-            f"--method {method.name} searches, but no passages are given for --data {mismatched[0]}: those of the "
-            "bundled world only answer its own questions. Give --retrieval.url, or --retrieval.corpus with "
+            f"--method {method.name} searches, but no passages are given for --data {mismatched[0]}: the passages of "
+            "the bundled world answer only its own questions. Give --retrieval.url, or --retrieval.corpus with "
             "--retrieval.index"
         )
     if mismatched:

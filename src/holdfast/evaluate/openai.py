@@ -178,7 +178,7 @@ class OpenAIPolicy:
         if answer.status in _REFUSED and b"temperature" in answer.body:
             return f"{reason}. If the model has its own temperature only, give --samples 1 --sampling.temperature 1"
         if answer.retry_after > self._patience:
-            return f"{reason}. It asks to wait {answer.retry_after:.0f} seconds; repeat the command then"
+            return f"{reason}. The server asks to wait {answer.retry_after:.0f} seconds; repeat the command then"
         return reason
 
     async def _post(self, body: dict[str, Any]) -> Answer:

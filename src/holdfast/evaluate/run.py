@@ -244,10 +244,10 @@ class Evaluation:
             return
         folder.discard()
         if cut:
-            what = f"{len(cut)} of them were cut before that. {self._room()}"
+            what = f"{len(cut)} of them were cut off first. {self._room()}"
         else:
             what = "They are empty. Ask the model one question by hand, to see what it answers"
-        raise RolloutError(f"none of the {len(rows)} answers of the first batch says anything. {what}")
+        raise RolloutError(f"none of the {len(rows)} answers of the first batch contains an answer. {what}")
 
     def _room(self) -> str:
         """What to do about answers that are cut."""
@@ -255,8 +255,8 @@ class Evaluation:
             return "A model that thinks may need more: raise protocol.max_turn_tokens and protocol.max_total_tokens"
         given = f" (it has {self._thinking_tokens})" if self._thinking_tokens else ""
         return (
-            "A model that thinks needs tokens for it beyond those that the method has for an answer: give "
-            f"--thinking-tokens 4096 or more{given}, or turn thinking off, as --model.chat_template_kwargs "
+            "A model that thinks needs tokens for its thoughts, in addition to the method's limit for an answer: "
+            f"give --thinking-tokens 4096 or more{given}, or turn thinking off, as --model.chat_template_kwargs "
             "'{enable_thinking = false}' does for Qwen3"
         )
 

@@ -67,7 +67,7 @@ PARTS: Mapping[str, str] = {
     "tool": "tools and rewards",
     "old": "old and reference log-probs",
     "update": "update",
-    "weights": "weights to the engine",
+    "weights": "weight transfer to the engine",
     "waiting": "waiting for rollouts",
     "evaluation": "evaluation and checkpoints",
 }

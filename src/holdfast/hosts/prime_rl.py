@@ -18,8 +18,10 @@ def _doubtful(series: Mapping[str, Logged], settings: Mapping[str, object]) -> d
     share = {name: series.get(f"train/agg/effective/{name}/is_trainable/mean") for name in agents}
     trained = [name for name, one in share.items() if one is not None and (one.values > 0).any()]
     chosen = (trained or agents)[0]
-    why = f"the series are those of the agent {chosen}, " + (
-        "which is trained" if len(trained) == 1 else "the first of several; to choose, give `--name reward=SERIES`"
+    why = f"the metrics are from the agent {chosen}, " + (
+        "which is trained"
+        if len(trained) == 1
+        else "the first of several; to choose another, give `--name reward=METRIC`"
     )
     others = [
         name for name in series if (found := _AGENT.fullmatch(name)) and found[1] in agents and found[1] != chosen

@@ -110,7 +110,7 @@ TRL = Host(
     },
     left_alone={
         "loss": "the whole loss: with KL, entropy bonus and penalty",
-        "rewards/<function>/mean": "a function called `em` or `f1` need not measure that",
+        "rewards/<function>/mean": "a function called `em` or `f1` may measure something else",
     },
     prefixed=True,
     variant=_variant,

@@ -147,7 +147,7 @@ def second_moment_cut(moments: Tensor, bound: float) -> float:
     (1.0, inf)
     """
     if not bound > 0:
-        raise ValueError(f"bound={bound} must be above 0: it bounds the mean of squares; the paper has 0.04")
+        raise ValueError(f"bound={bound} must be above 0: it bounds the mean of squares; the paper uses 0.04")
     ordered = moments[~moments.isnan()].double().sort().values
     means = ordered.cumsum(0) / torch.arange(1, len(ordered) + 1, device=ordered.device)
     kept = int((means <= bound).sum())

@@ -29,8 +29,8 @@ def output_layer(language_model: LanguageModel, asked: str = ASKED) -> Tensor:
     head = language_model.model.get_output_embeddings()
     if type(head) not in (torch.nn.Linear, OneDNNLinear):
         raise ModelError(
-            f"{asked}: the output layer of this model is a {type(head).__name__}, such as LoRA's around the layer, and "
-            "the scores are the gradient of a plain one. Merge the adapters, or leave it out"
+            f"{asked}: the output layer of this model is a {type(head).__name__}, such as LoRA's wrapper around the "
+            "layer, but the scores need a plain layer. Merge the adapters, or leave it out"
         )
     if head.bias is not None:
         raise ModelError(f"{asked}: the output layer of this model has a bias, which the scores leave out")
@@ -109,6 +109,6 @@ def check_logits(hidden: Tensor, unembedding: Tensor, token_ids: Tensor, logprob
     gap = float((computed - logprobs).abs().max()) if len(hidden) else 0.0
     if not gap < _MAX_ROUNDING:
         raise ModelError(
-            f"{asked}: log-probs of this model differ by {gap:.2f} nats from those of its output layer, so it changes "
-            "logits afterwards, by a cap or a scale, and the scores would be wrong. Leave it out"
+            f"{asked}: log-probs of this model differ by {gap:.2f} nats from the log-probs of its output layer. The "
+            "model changes its logits afterwards, by a cap or a scale, so the scores would be wrong. Leave it out"
         )

@@ -70,14 +70,14 @@ class LLDS(RolloutPenalty):
             if not self.uses_search_count and value != type(self).model_fields[key].default:
                 yield Refusal(
                     {f"loss.penalty.{key}": value, "loss.penalty.answer_weight": self.answer_weight},
-                    "only a schedule reads it",
+                    "only a schedule uses it",
                     "Set loss.penalty.answer_weight = 'adaptive-paper', or leave it out",
                 )
         if self.answer_weight == "adaptive-code" and self.answer_target <= 1:
             yield Refusal(
                 {"loss.penalty.answer_target": self.answer_target, "loss.penalty.answer_weight": "adaptive-code"},
                 "this schedule begins at one search",
-                "Set the target above 1, published: 2",
+                "Set the target above 1 (published: 2)",
             )
 
     @property

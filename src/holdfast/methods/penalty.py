@@ -64,9 +64,8 @@ class Penalty(PenaltySection):
     name: str = Field("custom", repr=False)
     coef: Coefficient
     normalizer: Normalizer = "preserved"
-    """What the penalty is a mean over. `preserved`: the preserved tokens, as in LLDS's paper; `policy`: what the policy
-    loss is a mean over, as in its authors' code, where the same `coef` is about half as strong
-    (docs/reference/papers.md)."""
+    """How the penalty is averaged. `preserved`: over the preserved tokens, as in LLDS's paper. `policy`: like the
+    policy loss, as in its authors' code; the same `coef` is then about half as strong (docs/reference/papers.md)."""
 
     @property
     def term(self) -> Penalty | None:

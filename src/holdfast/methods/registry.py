@@ -45,7 +45,7 @@ class Method(Section):
     """
 
     on: bool = False
-    """Use the method. Any setting of its table switches it on, an empty table too."""
+    """Use the method. Any setting in its table switches it on, and so does an empty table."""
 
     name: ClassVar[str]
     """In recipes, errors and docs."""
@@ -90,14 +90,14 @@ class DynamicSampling(Method):
 
 
 class VarianceFilter(Method):
-    """Learn only from the groups whose rewards vary most: as few as have `share` of the standard deviations of all
-    groups, less 0.01.
+    """Learn only from the groups whose rewards vary most: the fewest groups that together have `share` of all groups'
+    standard deviations (minus 0.01).
 
     No other questions are sampled in place of the rest.
     """
 
     share: float = Field(0.9, gt=0, le=1)
-    """Share of the standard deviations of the reward, summed over groups. At 1, little but groups without contrast is
+    """Share of the standard deviations of the reward, summed over groups. At 1, almost only groups without contrast are
     left out."""
 
     name: ClassVar = "variance_filter"
@@ -110,8 +110,8 @@ class VarianceFilter(Method):
 
 
 class GiGPO(Method):
-    """Add an advantage of each action to that of its rollout: its return against those of other actions that rollouts
-    of the question took in the same state.
+    """Add an advantage per action to the rollout's advantage. It compares the action's return with the returns of other
+    actions that rollouts of the same question took in the same state.
 
         A(action) = A(rollout) + weight · (R − mean R) / std R          R = gamma^(actions after it) · reward
 
@@ -120,12 +120,12 @@ class GiGPO(Method):
     """
 
     weight: float = Field(1.0, gt=0)
-    """Weight of the actions' advantages beside those of rollouts."""
+    """Weight of the advantages of actions, relative to the advantages of rollouts."""
     gamma: float = Field(0.95, gt=0, le=1)
-    """Discount for every action that follows. At 1, the first actions have the advantage of their rollouts."""
+    """Discount for each later action. At 1, the first actions have the advantage of their rollouts."""
     similarity: float = Field(0.9, gt=0, le=1)
-    """How similar the text of an observation must be to that of the first in its state: twice the matching characters
-    over all characters. 0.9 is that of the search agent of GiGPO's authors; 1: equal."""
+    """How similar an observation must be to the first observation in its state: twice the matching characters, divided
+    by all characters. GiGPO's authors use 0.9 for their search agent; 1 means equal."""
     scale: bool = True
     """Divide by the standard deviation of the returns in a state."""
 
@@ -183,9 +183,10 @@ class SamplerWeights(Method):
     """Weight the policy loss by w = old policy / sampler (`holdfast.losses.sampler_weights`)."""
 
     level: Literal["token", "action", "sequence"] = "token"
-    """Whether w is of each token, action or sequence."""
+    """Whether w is computed per token, action or sequence."""
     aggregate: Literal["product", "mean"] = "product"
-    """How token ratios become the w of an action or sequence: their product, or their geometric mean (Geo-RS)."""
+    """How token ratios are combined into the w of an action or sequence: their product, or their geometric mean
+    (Geo-RS)."""
     keep: Literal["truncate", "mask", "reject"] = "truncate"
     """Outside the bounds: `truncate` cuts w to the bounds (TIS); `mask` sets it to 0 (IcePop); `reject` leaves the
     tokens out of the loss and sets all other weights to 1 (Geo-RS)."""
@@ -247,7 +248,7 @@ class OffPolicyMask(Method):
     """Leave rollouts with A < 0 out of the policy loss once their log-prob has fallen by more than `threshold`."""
 
     threshold: float = Field(0.5, gt=0)
-    """Largest fall of the mean log-prob since the rollout was sampled, in nats per token."""
+    """Largest decrease of the mean log-prob since the rollout was sampled, in nats per token."""
 
     name: ClassVar = "off_policy_mask"
     source: ClassVar = "DeepSeek-V3.2, [arXiv 2512.02556](https://arxiv.org/abs/2512.02556)"
@@ -256,8 +257,8 @@ class OffPolicyMask(Method):
 
 
 class IPO(Method):
-    """Leave tokens out of the policy loss whose probability is more than `eps` above or below that of the sampler, and
-    take the ratio to the sampler, at most 10,000.
+    """Leave tokens out of the policy loss if their probability differs from the sampler's by more than `eps`. The ratio
+    is relative to the sampler, and at most 10,000.
 
     prime-rl has no other clip: set `loss.clip_low = 1` and `loss.clip_high = 1e4` for its loss.
     """
@@ -271,8 +272,8 @@ class IPO(Method):
 
 
 class M2PO(Method):
-    """Leave the tokens out of the policy loss whose ratio moved furthest in the direction of their advantage, until the
-    mean of (log ratio)² over the rest of these is at most `bound`, in every optimizer step.
+    """In every optimizer step, leave out of the policy loss the tokens whose ratio moved furthest in the direction of
+    their advantage, until the mean of (log ratio)² over the rest of these is at most `bound`.
 
     It takes the place of the clip, and its ratio is to the sampler: set `loss.old_policy = "sampler"`,
     `loss.clip_low = 1` and `loss.clip_high = 1e4` for the paper's loss. It needs one more forward pass an update.
@@ -344,7 +345,7 @@ class Methods(Section):
         if self.variance_filter.on and self.dynamic_sampling.on:
             yield Refusal(
                 {f"{method.table()}.on": True for method in (self.variance_filter, self.dynamic_sampling)},
-                "one leaves out groups with contrast, and the other would sample questions in their place without end",
+                "one drops groups with contrast, and the other would sample new questions for them forever",
                 "Leave one out",
             )
 

@@ -45,7 +45,7 @@ _CRITIC = "critic.safetensors"
 CRITIC_OPTIMIZER = "critic_optimizer.safetensors"
 _COUNT = "tensors"
 """What the file of an optimizer says of itself. It has none after a run without an optimizer step."""
-_ANOTHER = "take another checkpoint, or a whole copy of this one"
+_ANOTHER = "use another checkpoint, or a complete copy of this one"
 
 
 def save_checkpoint(
@@ -107,7 +107,7 @@ def _whole(folder: Path) -> Iterator[Path]:
         raise CheckpointError(
             f"{folder} cannot be written ({reason}); what was saved before is untouched. Make room, or make it "
             "writable",
-            hint="once it can, continue from the newest checkpoint: holdfast resume RUN",
+            hint="once it can be written, continue from the newest checkpoint: holdfast resume RUN",
         ) from error
 
 
@@ -255,8 +255,8 @@ def load_critic(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
     another model's."""
     if not has_critic(folder):
         raise CheckpointError(
-            f"{folder} has no critic ({_CRITIC}), so it is not of a run with loss.advantage = 'gae', which this recipe "
-            "has. Restore [loss] of the recipe, or start a new run"
+            f"{folder} has no critic ({_CRITIC}), so its run did not have loss.advantage = 'gae', as this recipe "
+            "does. Restore [loss] of the recipe, or start a new run"
         )
     saved, _ = _load(folder / _CRITIC)
     shapes, expected = ({name: list(w.shape) for name, w in of.items()} for of in (saved, weights))

@@ -33,8 +33,8 @@ def read_tokenizer(path: str | Path, config: Model) -> Any:
         raise ModelError(explain(path, name, "tokenizer", error)) from None
     if is_costly(tokenizer):
         raise ModelError(
-            f"{name}: its chat template takes more than seconds or hundreds of megabytes for one word, and every "
-            "prompt would. Take another model, or the template of the original one"
+            f"{name}: its chat template needs many seconds or hundreds of megabytes to render one word, and so for "
+            "every prompt. Use another model, or the template of the original model"
         )
     word = "search"
     if decode(tokenizer, encode(tokenizer, word)).strip() != word:

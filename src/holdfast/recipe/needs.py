@@ -49,27 +49,28 @@ def _missing(need: Need, method: Method, config: Config) -> Missing | None:
         case "sampler's tokens" if sampling.truncated and not sampling.mask_logprobs:
             return (
                 truncation,
-                "it compares the policy with the sampler, but the truncated sampler draws from fewer tokens than this "
-                "loss is over",
+                "it compares the policy with the sampler, but the truncated sampler draws from fewer tokens than "
+                "this loss covers",
                 "Set sampling.mask_logprobs = true with sampling.top_k = 512",
             )
         case "sampler's distribution" if config.sampler_differs and sampling.truncated:
             return (
                 truncation,
-                "the sampler has other weights too (train.staleness, faults.sampler_8_bits), and of such a one only "
-                "the whole distribution is known",
+                "the sampler also has different weights (train.staleness, faults.sampler_8_bits), and then only its "
+                "full distribution is known",
                 "Set sampling.top_p = 1 and sampling.top_k = 0",
             )
         case "sampler's distribution" if not config.sampler_differs and not sampling.truncated:
             return (
                 "sampling.top_k",
-                "the sampler is not truncated, so it draws what the loss expects and there is nothing to take out",
+                "the sampler is not truncated, so it matches the loss and there is nothing to correct",
                 "Truncate it, for example with sampling.top_k = 64, or let its weights differ, with train.staleness",
             )
         case "sampler's distribution" if not config.sampler_differs and not sampling.top_k:
             return (
                 "sampling.top_k",
-                "what the sampler could draw at every token is kept in memory, and top_p alone does not bound that",
+                "the tokens that the sampler could draw are kept in memory for every position, and top_p alone "
+                "does not limit their number",
                 "Set sampling.top_k = 512",
             )
     return None

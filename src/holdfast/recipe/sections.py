@@ -52,9 +52,9 @@ class Run(Section):
         name = self.name
         if not name[:1].isalnum() or any(category(c)[0] not in "LMN" and c not in NAME_SIGNS for c in name):
             yield (
-                f"run.name = {name!r} is not a valid name, which a folder, scripts and trackers get. Begin with a "
-                f"letter or a digit, use letters, digits, blanks and {NAME_SIGNS.strip()}, and set run.dir to choose "
-                "the parent folder"
+                f"run.name = {name!r} is not a valid name for a folder, scripts and trackers. Begin with a letter or "
+                f"a digit, use letters, digits, blanks and {NAME_SIGNS.strip()}, and set run.dir to choose the parent "
+                "folder"
             )
         elif len(name.encode()) > MAX_NAME_BYTES:
             yield (
@@ -74,9 +74,9 @@ class Data(Section):
     """Training questions: a JSONL file (`question`, `golden_answers`); `world`, the bundled task set; `factbook`
     (docs/reference/factbook.md); or a task set of your own by import path (docs/guide/own-tasks.md)."""
     dev: str | None = None
-    """Questions to choose the best checkpoint. Unset: those of the task set, or a tenth of `train`, at most 1000."""
+    """Questions to choose the best checkpoint. Unset: the task set's, or a tenth of `train`, at most 1000."""
     test: str | None = None
-    """Questions for one evaluation at the end. Unset: those of the task set, or none."""
+    """Questions for one evaluation at the end. Unset: the task set's, or none."""
 
     def files(self) -> tuple[tuple[str, str | None], ...]:
         """(split, path) of each split."""
@@ -87,16 +87,16 @@ class Retrieval(Section):
     """The passages, and the index or the server that searches them."""
 
     corpus: str | None = None
-    """Passages: a file of rows (`id`, `contents`), or a folder of documents (docs/guide/retrieval.md). Unset: those of
-    the task set."""
+    """Passages: a file of rows (`id`, `contents`), or a folder of documents (docs/guide/retrieval.md). Unset: the task
+    set's."""
     index: str | None = None
     """Index folder of `holdfast index build`, BM25 or dense. It contains the passages. If `corpus` is also set, the
     index must be of that corpus; if the folder does not exist, a BM25 index is built and saved there."""
     url: str | None = None
-    """Address of a `/retrieve` server (Search-R1's protocol), instead of a local index. A key in its query is the name
-    of an environment variable: `https://host/retrieve?api_key=$MY_KEY`."""
+    """Address of a `/retrieve` server (Search-R1's protocol), instead of a local index. To send a key in the query,
+    write the name of an environment variable: `https://host/retrieve?api_key=$MY_KEY`."""
     fields: dict[str, str] = Field({})
-    """Fields of the rows of `corpus` that hold `id`, `title` and `text`, where they have other names: `{ text = "body"
+    """Fields of the rows of `corpus` that hold `id`, `title` and `text`, if they have other names: `{ text = "body"
     }`."""
     stem: bool = True
     """Stem English words when an index is built."""
@@ -140,9 +140,9 @@ class Protocol(Section):
     """Tags, prompt and number of turns (docs/reference/papers.md). `r1` does not search. `tools` has no tags, but tool
     calls as the model's chat template writes them (docs/reference/tools.md)."""
     tools: tuple[str, ...] | None = Field(None, strict=False)
-    """With `tools`, the tools of the model: `search`; `read`, which returns a passage that was found, whole, by its id;
-    functions of your own by import path, such as `my_tools:calculator`; and MCP servers, such as `mcp:uvx their-server`
-    (docs/guide/own-tools.md). Unset: `search` alone."""
+    """With `tools`, the tools of the model: `search`; `read`, which returns a passage from earlier results, whole, by
+    its id; functions of your own by import path, such as `my_tools:calculator`; and MCP servers, such as `mcp:uvx
+    their-server` (docs/guide/own-tools.md). Unset: `search` alone."""
     tool_timeout: float = Field(30.0, gt=0)
     """Seconds that a call of a function of your own, or of an MCP server, may take. The model is then told that it took
     too long."""
@@ -202,15 +202,17 @@ class WarmStart(Section):
     """Supervised steps before reinforcement learning. The result is cached. 0: no warm start."""
     data: str | None = None
     """JSONL file of demonstrations (`question`, `turns` of `text` and `observation`; docs/guide/quickstart.md), as
-    `holdfast data demonstrate` writes them. Unset: those of the task set, for your own questions made so."""
+    `holdfast data demonstrate` writes them. Unset: the task set's; for your own questions, demonstrations made in this
+    way."""
     batch_size: int = Field(48, ge=1)
     """Demonstrations per step."""
     batches: Literal["mixed", "by-length"] = "mixed"
     """Demonstrations of a step: drawn at random, or of similar length. The latter saves padding, but small batches then
     hold demonstrations with equally many searches, and a short warm start ends with the habits of its last batches."""
     lr: float = Field(3e-3, gt=0)
-    """Peak learning rate, after a linear warm-up over the first 5 % of the steps. A cosine then lowers it to a tenth.
-    3e-3 suits the tiny model, 3e-4 the factbook recipe's of 135 million parameters, 1e-5 one of 3 billion."""
+    """Peak learning rate, after a linear warm-up over the first 5 % of the steps. A cosine then lowers it to a
+    tenth. 3e-3 suits the tiny model, 3e-4 a model of 135 million parameters (the factbook recipe), and 1e-5 one of 3
+    billion."""
     seed: int = Field(0, ge=0)
     """Seed of the scripts, the order, and the initial weights of the tiny model."""
 
@@ -231,7 +233,7 @@ class Reward(Section):
     something."""
     kl: float = Field(0.0, ge=0)
     """KL coefficient in the reward: each sampled token loses `kl` × (log-prob under the old policy − log-prob under the
-    starting model). Needs `loss.advantage = "gae"`, and replaces `loss.kl_coef`."""
+    initial model). Needs `loss.advantage = "gae"`, and replaces `loss.kl_coef`."""
     custom: dict[str, float] = Field({})
     """Reward functions of your own, by import path, with their weights: `{ "my_code:brevity" = 0.2 }`
     (docs/reference/losses.md)."""
@@ -285,7 +287,7 @@ class Loss(Section):
     ] = "token-mean"
     """How token losses become one number, in verl's names."""
     kl_coef: float = Field(0.001, ge=0)
-    """Coefficient of the KL to the starting model. 0 saves the forward pass of that model."""
+    """Coefficient of the KL to the initial model. 0 saves the forward pass of that model."""
     kl_estimator: Literal["k3", "k2"] = "k3"
     """`k3`: unbiased estimate of the KL. `k2`: its gradient is unbiased."""
     entropy_coef: float = 0.0
@@ -323,13 +325,13 @@ class Loss(Section):
 
 
 class Critic(Section):
-    """The critic of `loss.advantage = "gae"`, a copy of the starting policy that predicts the return."""
+    """The critic of `loss.advantage = "gae"`, a copy of the initial policy that predicts the return."""
 
     path: str | None = None
     """Checkpoint of a run with a critic, to start from that critic. Unset: start from a copy of the policy with a value
     head of zeros."""
     lr: float = Field(1e-5, gt=0)
-    """Learning rate of AdamW. Weight decay and gradient clipping are those of `[train]`."""
+    """Learning rate of AdamW. Weight decay and gradient clipping are as in `[train]`."""
     warmup: int = Field(0, ge=0)
     """Steps of linear warm-up."""
     clip: float = Field(0.5, ge=0)
@@ -359,9 +361,9 @@ class Train(Section):
     TRL: steps_per_generation × num_iterations / gradient_accumulation_steps. With K = 1, LLDS is always 0, and so is
     SAPO with tau up to 1, because the policy first differs from the old policy in the second step."""
     staleness: int = Field(0, ge=0)
-    """Stale rollouts: they come from the weights of this many rollout batches ago, as in an asynchronous
-    trainer at its limit. In optimizer steps it is `staleness` × `optimizer_steps_per_rollout`. Evaluation has the
-    weights that learn. After a resume the first rollouts are newer."""
+    """Stale rollouts: they come from the weights of this many rollout batches ago, as in an asynchronous trainer at its
+    limit. That is `staleness` × `optimizer_steps_per_rollout` optimizer steps. Evaluation uses the current weights. The
+    first rollouts after a resume are less stale."""
     minibatches: Literal["shuffled", "in-order"] = "shuffled"
     """Rollouts of one optimizer step: drawn at random, or consecutive, so that the rollouts of a question are in the
     same step or the next. The published code of Search-R1, LLDS and SAPO does the latter."""
@@ -378,8 +380,8 @@ class Train(Section):
     grad_clip: float = Field(1.0, gt=0)
     """Maximum gradient norm. Larger gradients are scaled down to it."""
     micro_batch_tokens: int = Field(16_384, ge=64)
-    """Maximum number of tokens in one forward pass, including padding. On a CPU what rollouts share is computed once,
-    and counts a quarter in each further rollout."""
+    """Maximum number of tokens in one forward pass, including padding. On a CPU, a prefix that rollouts share is
+    computed once, and counts a quarter in each further rollout."""
     displacement_every: int = Field(1, ge=0)
     """Measure displacement every n steps: log-prob after the update minus before, on the same rollouts. 0: never."""
     displacement_rows: int = Field(64, ge=1)
@@ -396,7 +398,8 @@ class Eval(Section):
     samples: int = Field(1, ge=1)
     """Samples per question at the training temperature. Greedy scores are always reported too."""
     start: bool = False
-    """At the end, also evaluate the policy that the run started from. It takes as long as for the trained one."""
+    """At the end, also evaluate the policy that the run started from. This takes as long as evaluating the trained
+    policy."""
 
 
 class Checkpoint(Section):
@@ -423,8 +426,8 @@ class Guard(Section):
     """What a run does about findings while it trains."""
 
     codes: str = ""
-    """Codes of `holdfast diagnose` to act on, separated by commas. `LLD` means all codes that begin so: `LLD,ENT001`.
-    Empty: all codes."""
+    """Codes of `holdfast diagnose` to act on, separated by commas. `LLD` means all codes that begin with it:
+    `LLD,ENT001`. Empty: all codes."""
     action: Literal["warn", "stop"] = "warn"
     """On a finding, `warn` prints it; `stop` also saves a checkpoint and ends the run. `findings.json` gets all
     findings."""

@@ -126,7 +126,7 @@ def _contents(row: dict[str, Any], fields: Mapping[str, str], quoted: bool) -> s
 
 def _text(row: dict[str, Any], name: str, part: str) -> str:
     return text_field(
-        row, name, way=f"if it has another name, say --field {part}=NAME, in a recipe retrieval.fields.{part}"
+        row, name, way=f"if it has another name, give --field {part}=NAME, or in a recipe retrieval.fields.{part}"
     )
 
 

@@ -151,7 +151,7 @@ def open_vectors(path: Path, count: int, dimensions: int) -> NDArray[Any]:
         if head == _NUMPY:
             vectors: NDArray[Any] = np.load(path, mmap_mode="r")
         elif path.suffix == ".npy":
-            raise ValueError("it does not begin as numpy writes it")
+            raise ValueError("it does not begin with numpy's header")
         else:
             offset = _FLAT_HEAD if head[:4] in _FLAT else 0
             if (size := path.stat().st_size - offset) % (4 * dimensions) or size < 4 * dimensions:
@@ -160,7 +160,7 @@ def open_vectors(path: Path, count: int, dimensions: int) -> NDArray[Any]:
     except (OSError, ValueError, EOFError) as error:
         raise DataError(
             f"{path} cannot be read as vectors of {dimensions} numbers: {getattr(error, 'strerror', None) or error}. "
-            "Needed is a .npy file, a flat faiss index or raw float32 (.memmap)"
+            "Give a .npy file, a flat faiss index or raw float32 (.memmap)"
         ) from error
     if vectors.shape != (count, dimensions) or vectors.dtype not in (np.float32, np.float16):
         raise DataError(

@@ -108,8 +108,8 @@ def _blocks(path: Path, reader: Reader, replace: bool) -> list[Block]:
         return list(reader(path.read_bytes(), "replace" if replace else "strict"))
     except UnicodeDecodeError as error:
         raise _Unreadable(
-            f"is not {error.encoding.upper()} at byte {error.start + 1}; convert it, as by `iconv -f CP1252 -t UTF-8`, "
-            "or build the index with --replace-invalid"
+            f"is not {error.encoding.upper()} at byte {error.start + 1}; convert it, for example with `iconv -f "
+            "CP1252 -t UTF-8`, or build the index with --replace-invalid"
         ) from None
     except _Unreadable:
         raise
@@ -340,13 +340,13 @@ def _decoded(data: bytes, errors: str, encoding: str = "utf-8-sig") -> str:
     """The text of a file. Raises `UnicodeDecodeError`, and `_Unreadable` for bytes that are no text."""
     mark = next((mark for mark in _MARKS if data.startswith(mark)), None)
     if mark is None and data.count(0) > _MAX_BAD * len(data):
-        raise _Unreadable("is no text, or UTF-16 without its mark; save it as UTF-8")
+        raise _Unreadable("is not text, or is UTF-16 without a byte order mark; save it as UTF-8")
     encoding = encoding if mark is None else _MARKS[mark]
     text = data.decode(encoding, errors)
     if errors == "replace" and (replaced := text.count("\ufffd")) > _MAX_BAD * len(text):
         raise _Unreadable(
             f"is not {encoding.removesuffix('-sig').upper()}: of its {len(text)} characters {replaced} would be "
-            "replaced; convert it, as by `iconv -f GB18030 -t UTF-8`"
+            "replaced; convert it, for example with `iconv -f GB18030 -t UTF-8`"
         )
     return text
 
@@ -366,11 +366,11 @@ def _html(data: bytes, errors: str) -> Blocks:
     try:
         encoding = codecs.lookup(charset).name
     except LookupError:
-        raise _Unreadable(f"names the encoding {charset}, which there is not") from None
+        raise _Unreadable(f"names the encoding {charset}, which does not exist") from None
     if encoding.startswith("utf-16"):  # whoever could read the name read bytes
         encoding = "utf-8"
     if not _CHARSETS.fullmatch(encoding):
-        raise _Unreadable(f"names the encoding {charset}, in which no page is written")
+        raise _Unreadable(f"names the encoding {charset}, which is not an encoding for web pages")
     return page(_decoded(data, errors, "utf-8-sig" if encoding == "utf-8" else encoding))
 
 

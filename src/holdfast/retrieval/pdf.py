@@ -51,9 +51,10 @@ _NUMBERS = 4
 _BREAKS = {2: "\u00ad", 0xFFFE: "\u00ad", 0xAD: "\u00ad"}
 """How pdfium writes a hyphen at the end of a line."""
 _ERRORS = {
-    3: "is damaged, or no PDF: no table of its objects was found. Get it again, or print it to a new PDF",
-    4: "needs a password; save it without one, as by `qpdf --decrypt --password=… in.pdf out.pdf`",
-    5: "is encrypted in a way that pdfium does not read; save it without, as by `qpdf --decrypt in.pdf out.pdf`",
+    3: "is damaged, or not a PDF: it has no table of objects. Download it again, or print it to a new PDF",
+    4: "needs a password; save it without one, for example with `qpdf --decrypt --password=… in.pdf out.pdf`",
+    5: "is encrypted in a way that pdfium does not support; decrypt it, for example with `qpdf --decrypt in.pdf "
+    "out.pdf`",
 }
 
 
@@ -122,7 +123,9 @@ def read_pdf(data: bytes) -> Pdf:
     title, pages = found
     pdf = Pdf(title, [[Paragraph(*parts) for parts in page] for page in pages])
     if not any(pdf.pages):
-        raise UnreadablePdf("has no text: a PDF of scanned pages needs OCR first, as by `ocrmypdf in.pdf out.pdf`")
+        raise UnreadablePdf(
+            "has no text: a PDF of scanned pages needs OCR first, for example with `ocrmypdf in.pdf out.pdf`"
+        )
     return pdf
 
 

@@ -79,14 +79,14 @@ class Survey:
         words = _WORD.findall(document.text)
         unreadable = sum(not _READABLE.search(word) or not word.isprintable() or "\ufffd" in word for word in words)
         if words and (share := unreadable / len(words)) > _GARBLED and not re.match(f"[{UNSPACED}]", words[0]):
-            return "garbled", share, f"garbled: {unreadable} of {len(words)} words are none"
+            return "garbled", share, f"garbled: {unreadable} of {len(words)} words are not words"
         if (key := hash(document.text)) in self._seen:
             return "repeated", 0.5, "repeated: an earlier passage has the same text"
         self._seen.add(key)
         if len(words) < _MIN_WORDS:
             return "empty", 1 - len(words) / _MIN_WORDS, f"empty: {len(words)} word{'s' * (len(words) != 1)}"
         if tokens > self.room:
-            return "too long", 1 - self.room / tokens, f"too long: about {tokens} tokens, {self.room} are shown"
+            return "too long", 1 - self.room / tokens, f"too long: about {tokens} tokens, but {self.room} are shown"
         return "", 0.0, ""
 
 

@@ -44,9 +44,9 @@ def retrieve_url(address: str) -> str:
     base, mark, query = address.partition("?")
     if "#" in address or (mark and not _QUERY.fullmatch(query)):
         raise ConfigError(
-            f"the address of a retriever, {shown(re.sub('[?#].*', '', address))!r}, has a query in it. That may be a "
-            "key, and a run writes its address down. Put each value into an environment variable, and write its name: "
-            "?api_key=$MY_KEY"
+            f"the address of a retriever, {shown(re.sub('[?#].*', '', address))!r}, contains a query. It may be a "
+            "key, and a run stores the address. Put each value into an environment variable, and write the "
+            "variable's name: ?api_key=$MY_KEY"
         )
     return f"{base if parts.path.strip('/') else f'{parts.scheme}://{parts.netloc}/retrieve'}{mark}{query}"
 

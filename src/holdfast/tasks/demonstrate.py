@@ -25,9 +25,9 @@ from holdfast.tasks.questions import Example
 WHOLE_QUESTION = 0.5
 """Probability that the first query is the question, and not its content words."""
 
-YES_OR_NO = "is yes or no, which any passage may have"
+YES_OR_NO = "is yes or no, which any passage may contain"
 NOT_FOUND = "is in no passage that was found"
-CUT_OFF = "is behind the end of an observation (protocol.max_observation_tokens)"
+CUT_OFF = "is beyond the end of an observation (protocol.max_observation_tokens)"
 
 _CHARACTERS = 3
 """Characters of an observation that are read, for each of its most tokens: the rest may be cut off for the model."""
@@ -67,7 +67,9 @@ class Demonstrations:
     def some(self) -> Sequence[Text]:
         """The rows. Raises `DataError` if there are none."""
         if not self.rows:
-            reasons = "; ".join(f"of {len(questions):,} it {why}" for why, questions in self.left_out.items())
+            reasons = "; ".join(
+                f"for {len(questions):,} questions the answer {why}" for why, questions in self.left_out.items()
+            )
             raise DataError(
                 f"none of these {self.asked:,} questions has a rollout that ends with its answer, so there is nothing "
                 f"to demonstrate: {reasons}. {self.remedy}"

@@ -41,7 +41,7 @@ Script = Callable[[str], Generator[Mapping[str, Any], Any, Any]]
 WRONG = "differs from the golden ones"
 LONG = "comes after more turns than protocol.max_turns"
 FAILED = "comes after a call that failed"
-EXTRA = "is there often enough already"
+EXTRA = "already occurs often enough"
 UNASKED = "belongs to no training question of the recipe"
 
 
@@ -207,7 +207,7 @@ def _turns_of(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
         said = content[after_thought(content) or 0 :].strip()
         back = [_content(other) for other in messages[k + 1 : following] if other.get("role") == "tool"]
         if not isinstance(calls, list) or len(calls) > 1 or len(back) != len(calls):
-            raise BadField(field, "needs one call, and a message of the role tool with its result; or none of both")
+            raise BadField(field, "needs one call, and a message of the role tool with its result; or neither")
         if calls:
             name, arguments = _call(calls[0], field)
             thought = thought or said

@@ -99,7 +99,7 @@ def _tagged(thought: str, action: Search | Answer, tags: tuple[str, str], protoc
     content = action.query if isinstance(action, Search) else action.text
     text = turn_text(thought, content, tags, protocol)
     if parse_action(text, protocol) != action:
-        raise BadField(field, f"cannot be written with tags, because it has some itself: {_tags(protocol)}")
+        raise BadField(field, f"cannot be written with tags, because it contains some itself: {_tags(protocol)}")
     return text
 
 

@@ -57,7 +57,7 @@ def answers_in(row: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     Raises `BadField` for answers of another form, and for a question that its set calls unanswerable.
     """
     if row.get("answerable") is False:
-        raise BadField("answerable", "is false: the set says that this question has no answer")
+        raise BadField("answerable", "is false: this question set says that the question has no answer")
     numbered = (key for key in row if _NUMBERED.fullmatch(key))
     name = next((found for answers in ANSWERS if (found := _named(row, answers)) is not None), next(numbered, None))
     if name is None:

@@ -108,7 +108,9 @@ def read_examples(
     examples = []
     for row, example in enumerate(iter_examples(path, source=source, split=split), start=1):
         if example.id in seen:
-            raise DataError(f"{path}: questions {seen[example.id]} and {row} are both {example.id}; ids must be unique")
+            raise DataError(
+                f"{path}: questions {seen[example.id]} and {row} both have the id {example.id}; ids must be unique"
+            )
         seen[example.id] = row
         examples.append(example)
     return tuple(examples)

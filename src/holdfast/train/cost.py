@@ -230,10 +230,10 @@ def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int 
     of_it = " and ".join(f"{_time_text(seconds)} for {what}" for what, seconds in more.items() if seconds)
     whole = config.train.steps * step + sum(more.values())
     return (
-        f"about {needed} and the rest for {what}, of {size_text(room)} here; "
-        f"{size_text(checkpoint_bytes(shape, config))} of disk per checkpoint (checkpoint.keep = "
-        f"{config.checkpoint.keep}); about {_time_text(step)} a step and {_time_text(whole)} in all, "
-        f"{of_it} included, if rollouts fill a third of their limits"
+        f"about {needed} and the rest for {what}; this machine has {size_text(room)}. A checkpoint takes "
+        f"{size_text(checkpoint_bytes(shape, config))} of disk (checkpoint.keep = {config.checkpoint.keep}). A step "
+        f"takes about {_time_text(step)}, and the whole run {_time_text(whole)}, {of_it} included, if rollouts fill a "
+        "third of their limits"
     )
 
 

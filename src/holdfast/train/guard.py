@@ -71,6 +71,6 @@ def why_stopped(finding: Finding, step: int, run_dir: Path, config: Config) -> s
     change = finding.remedy.replace("`", "")
     return (
         f"stopped by guard.codes after step {step}: {finding.code}. {finding.summary} The run is saved in "
-        f"{checkpoint}. {change} A new run from its model: {from_model(config, checkpoint / 'model')}. To continue it "
-        f"as before: holdfast resume {run_dir}{trusting(config)}"
+        f"{checkpoint}. {change} To start a new run from its model: {from_model(config, checkpoint / 'model')}. To "
+        f"continue it as before: holdfast resume {run_dir}{trusting(config)}"
     )

@@ -151,10 +151,9 @@ def _cut_passages(tokenizer: Any, protocol: SearchProtocol, passages: Sequence[D
         return []
     spread = f", spread over {len(passages):,}," if len(sample) < len(passages) else ""
     return [
-        f"{cut:,} of {len(sample):,} passages{spread} do not fit into an observation of "
-        f"protocol.max_observation_tokens = {protocol.max_observation_tokens} that has protocol.topk = {protocol.topk} "
-        "of their length. An agent does not see the end of such a passage, nor an answer there. Raise the one, lower "
-        "the other, or cut the passages shorter"
+        f"{cut:,} of {len(sample):,} passages{spread} are too long: protocol.topk = {protocol.topk} passages of their "
+        f"length do not fit into protocol.max_observation_tokens = {protocol.max_observation_tokens}. An agent does "
+        "not see the end of such a passage, nor an answer there. Raise the limit, lower topk, or split the passages"
     ]
 
 
@@ -177,7 +176,7 @@ def _check_critic(path: str) -> None:
     if not has_critic(Path(path)):
         raise ConfigError(
             f"critic.path = {path!r} has no critic: give a checkpoint of a run with loss.advantage = 'gae', such as "
-            "runs/ppo/checkpoints/step-000040, or leave it out to begin with a copy of the starting policy"
+            "runs/ppo/checkpoints/step-000040, or leave it out to begin with a copy of the initial policy"
         )
 
 
@@ -211,8 +210,8 @@ def config_warnings(config: Config) -> Iterator[str]:
         )
     if config.sampler_differs:
         yield (
-            "train.staleness or faults.sampler_8_bits: training rollouts come from other weights than those that "
-            "learn, on purpose. Leave both out unless that is what you study"
+            "train.staleness or faults.sampler_8_bits: training rollouts come from different weights than the "
+            "trained ones, on purpose. Leave both out unless that is what you study"
         )
 
 

@@ -41,14 +41,15 @@ def what_is_too_little(demonstrations: Sequence[Text] | None, questions: Questio
             yield f"{count} demonstrations are few: a small model learns to search from a few hundred; add questions"
         if not twice:
             yield (
-                "no demonstration has a second search, and what a warm start never shows is hardly found later; if "
-                "questions need two searches, write some (docs/guide/quickstart.md#teach-it-to-search)"
+                "no demonstration has a second search, and training rarely discovers what a warm start never shows; "
+                "if questions need two searches, write such demonstrations "
+                "(docs/guide/quickstart.md#teach-it-to-search)"
             )
     scored = "test" if questions.test else "dev"
     if 0 < (size := len(questions.splits[scored])) < _MIN_SCORED:
         yield (
-            f"scores are on {size} {scored} question{'s' * (size > 1)}, which is few: a score of 0.5 would have the "
-            f"interval {_interval(size)}, with {_MIN_SCORED} questions {_interval(_MIN_SCORED)}"
+            f"scores on {size} {scored} question{'s' * (size > 1)} are uncertain: a score of 0.5 has the 95 % interval "
+            f"{_interval(size)}. With {_MIN_SCORED} questions, it would be {_interval(_MIN_SCORED)}"
         )
 
 

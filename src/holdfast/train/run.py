@@ -158,7 +158,7 @@ class _Run:
             raise ModelError(
                 f"none of the first {self._idle} rollouts called a tool or answered, so every reward was 0, and there "
                 "is nothing to learn from. Read some in trajectories.jsonl. A model that does not follow the prompt "
-                "needs demonstrations first: set warm_start.data and warm_start.steps, and more steps if it had them"
+                "needs demonstrations first: set warm_start.data and warm_start.steps, or more steps if they were set"
             )
 
     def _evaluate(self) -> dict[str, float]:

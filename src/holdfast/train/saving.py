@@ -81,7 +81,7 @@ class Saver:
             before, after = (", ".join(f"{name} {machine[name]}" for name in changed) for machine in (then, now))
             note(
                 f"the run continues with {after} instead of {before}: sums are rounded differently, so its metrics "
-                "will drift away from those of a run that never stopped"
+                "will slowly differ from an uninterrupted run"
             )
 
     def _machine(self) -> dict[str, Any]:

@@ -94,9 +94,8 @@ class _Start:
         self.measure(language_model)
         if unread_code(language_model, config.model):
             self.listener.note(
-                f"model.path = {config.model.path!r} comes with its own Python code, which was not run: the model is "
-                f"loaded as transformers' {type(language_model.model).__name__}. To run it: model.trust_remote_code "
-                "= true"
+                f"model.path = {config.model.path!r} has its own Python code, which was not run: the model is loaded "
+                f"as transformers' {type(language_model.model).__name__}. To run it: model.trust_remote_code = true"
             )
         return language_model
 

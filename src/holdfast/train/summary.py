@@ -119,7 +119,7 @@ def verdict_of(
 
     >>> rows = [{"reward/mean": r, "displacement/correct": 0.01} for r in (.2, .3, .4, .5, .6, .7)]
     >>> verdict_of(rows, {"em": 0.2, "em_greedy": 0.4}, {"em": 0.5, "em_greedy": 0.45}, "test")[:68]
-    'Learned, and stayed stable. Reward went from 0.40 to 0.50 (peak 0.50'
+    'Learned, and stayed stable. The reward changed from 0.40 to 0.50 (pea'
     """
     curve = curve_of([row["reward/mean"] for row in series if "reward/mean" in row])
     moved = [row["displacement/correct"] for row in series if "displacement/correct" in row]
@@ -163,23 +163,23 @@ def _reward(curve: Curve, gain: float | None) -> str:
     if fall is not None and curve.fallen[-1]:
         end = curve.fall_at(-1)
         word = "Fell" if collapsed(curve) is None else "Collapsed"
-        return f"{word}. Reward fell from its peak of {end.peak:.2f} to {end.level:.2f} ({aside})."
+        return f"{word}. The reward fell from its peak of {end.peak:.2f} to {end.level:.2f} ({aside})."
     if fall is not None:
         low = curve.short.means[curve.steps >= fall.step].min()
-        back = "came back in part" if dropped else "came back"
-        return f"Fell and {back}. Reward fell from {fall.peak:.2f} to {low:.2f} and ended at {last:.2f} ({aside})."
+        back = "partly recovered" if dropped else "recovered"
+        return f"Fell and {back}. The reward fell from {fall.peak:.2f} to {low:.2f} and ended at {last:.2f} ({aside})."
     if dropped:
-        return f"Dropped. Reward dropped from its peak of {peak:.2f} to {last:.2f} ({aside})."
+        return f"Declined. The reward declined from its peak of {peak:.2f} to {last:.2f} ({aside})."
     if not curve.rewards.any():
         return "Nothing was learned: the reward was 0 in every step."
     if len(means) == 1:
-        return f"Too few steps to judge. Reward was {last:.2f} on average, in {window} step{'s' * (window > 1)}."
-    moved = {"rose": "rose", "declined": "fell"}.get(course_of(curve).word, "went")
+        return f"Too few steps to judge. The reward was {last:.2f} on average, in {window} step{'s' * (window > 1)}."
+    moved = {"rose": "rose", "declined": "fell"}.get(course_of(curve).word, "changed")
     went = f"{moved} from {first:.2f} to {last:.2f}"
     if (last - first if gain is None else gain) > 0.02:
         ended = "Learned, and stayed stable."
     elif curve.short.lost[-1] >= DROPPED_SHARE:
-        ended = "Ended lower, which may be chance."
+        ended = "Ended with a lower reward, perhaps by chance."
     else:
         ended = "Stable, but learned little."
-    return f"{ended} Reward {went} (peak {peak:.2f}, means of {window} steps)."
+    return f"{ended} The reward {went} (peak {peak:.2f}, means of {window} steps)."

@@ -375,8 +375,8 @@ REFUSED = {
     "preset": ({"preset": "r2"}, "presets are clean, search-r1, sapo, r1, tools"),
     "reward": ({"reward": {"exact": 1.0}}, "reward part 'exact' does not exist"),
     "no template": ({"preset": "tools", "chat_template": "none"}, "there is no chat template"),
-    "no tools in it": ({"preset": "tools"}, "does not tell the model of tools"),
-    "two of a name": ({"preset": "tools", "tool_names": ["search", "search"]}, "two tools of one name"),
+    "no tools in it": ({"preset": "tools"}, "does not describe tools to the model"),
+    "two of a name": ({"preset": "tools", "tool_names": ["search", "search"]}, "two tools with the name"),
     "tags": ({"tool_names": ["search"]}, "a protocol of tags has no tools"),
     "limit": ({"topk": 0}, "topk = 0; a rollout needs 1 or more"),
     "an engine that cannot stop at text": (

@@ -157,7 +157,7 @@ def test_the_monitor_says_the_same_as_the_file() -> None:
     diagnosis = diagnose(log)
     assert found == [(f.code, f.certain) for f in (*diagnosis.notes, *diagnosis.findings)]
     assert [code for code, _ in found] == ["GRD002", "RWD001"] and found[0][1] == 11 and found[1][1] % 4 == 0
-    assert diagnosis.notes[0].summary.endswith("It was over at step 13."), "the weights did not become NaN"
+    assert diagnosis.notes[0].summary.endswith("This was over by step 13."), "the weights did not become NaN"
 
 
 def test_a_first_reward_at_step_0_says_nothing_about_the_rows_of_a_batch() -> None:

@@ -52,7 +52,7 @@ def test_a_healthy_run_says_so(collapse: ReportedRun, tmp_path: Path) -> None:
     assert "No findings" in page and "find no problem" in page and "were skipped" not in page
     assert data_of(page)["runs"][0]["phases"] == []
     unsure = replace(run, diagnosis=replace(run.diagnosis, cannot_tell=collapse.diagnosis.cannot_tell))
-    assert "1 of the checks were skipped" in page_of(write_report(tmp_path / "u.html", [unsure]))
+    assert "1 check was skipped" in page_of(write_report(tmp_path / "u.html", [unsure]))
 
 
 def test_several_runs(collapse: ReportedRun, make_log: Callable[..., Log], tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_verdict_says_where_a_run_recovered(make_log: Callable[..., Log]) -> N
     fell = make_log({"reward/mean": [0.8] * 20 + [0.0] * 8})
     assert verdict(reported(fell, diagnose(fell))) == (21, "fell at 21")
     recovered = make_log({"reward/mean": [0.8] * 20 + [0.0] * 8 + [0.8] * 30})
-    assert verdict(reported(recovered, diagnose(recovered))) == (21, "fell at 21, back at 37")
+    assert verdict(reported(recovered, diagnose(recovered))) == (21, "fell at 21, recovered at 37")
 
 
 def test_hostile_texts_stay_texts(collapse: ReportedRun, make_finding: Callable[..., Finding], tmp_path: Path) -> None:

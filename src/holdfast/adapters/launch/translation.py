@@ -66,8 +66,8 @@ ANYWHERE: Fates = {
         "`holdfast train`"
     ),
     "reward.judge": Refused(
-        "the host has no judge of ours. Set reward.judge.weight = 0 and give the host a reward function that asks one, "
-        "or use `holdfast train`"
+        "the host does not have holdfast's judge. Set reward.judge.weight = 0 and give the host a reward function "
+        "that asks one, or use `holdfast train`"
     ),
 }
 """Settings that only the local trainer has."""

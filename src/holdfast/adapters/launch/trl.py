@@ -91,7 +91,7 @@ def _run(recipe: Recipe) -> Iterator[Option]:
     yield from same(TRL, recipe, "model.trust_remote_code")
     if config.model.chat_template_kwargs:
         yield from same(TRL, recipe, "model.chat_template_kwargs")
-    yield Option("disable_dropout", True, "log-probs before and after a step must differ by the step alone")
+    yield Option("disable_dropout", True, "log-probs before and after a step must differ only because of the step")
 
 
 def _bf16(config: Config) -> bool | Code:
@@ -182,7 +182,7 @@ def method(method: Method, config: Config) -> Translation:
                 notes=(f"TRL measures {setting} from the sampler's log-probs, where it has them",),
             )
         case NTHR():
-            return Translation(notes=("TRL takes NTHR's hidden states from a forward pass of their own",))
+            return Translation(notes=("TRL computes NTHR's hidden states in a separate forward pass",))
         case SamplerWeights():
             return _importance_weights(method)
         case _:
@@ -192,7 +192,7 @@ def method(method: Method, config: Config) -> Translation:
 def _importance_weights(method: SamplerWeights) -> Translation:
     """The correction for rollouts of vLLM."""
     options = (
-        Option("use_vllm", True, f"{_WEIGHTS}: TRL has weights for rollouts of vLLM only (pip install vllm)"),
+        Option("use_vllm", True, f"{_WEIGHTS}: TRL computes weights only for rollouts of vLLM (pip install vllm)"),
         Option("vllm_importance_sampling_correction", True, f"{_WEIGHTS}.on"),
         Option("vllm_importance_sampling_mode", f"{method.level}_{method.keep}", f"{_WEIGHTS}.level, {_WEIGHTS}.keep"),
         Option("vllm_importance_sampling_clip_min", method.low or None, f"{_WEIGHTS}.low"),
@@ -264,7 +264,7 @@ def problems(recipe: Recipe) -> Iterator[Refusal | str]:
         yield recipe.refusal(
             "loss.advantage",
             "TRL subtracts the group's mean from every reward",
-            "The nearest is 'dr_grpo', which does not divide by the deviation",
+            "The nearest is 'dr_grpo', which does not divide by the standard deviation",
         )
     if loss.reduction == "token-sum":
         yield recipe.refusal("loss.reduction", "TRL has no plain sum over tokens", "The nearest is 'token-mean'")
@@ -292,8 +292,8 @@ def problems(recipe: Recipe) -> Iterator[Refusal | str]:
     if getattr(loss.penalty.term, "preserve", None) == "correct" and correct_above(config.reward) is None:
         yield Refusal(
             {"loss.penalty.preserve": "correct"},
-            "TRL sees only the total reward of a rollout, and with these reward weights an incorrect one can have as "
-            "much as a correct one",
+            "TRL sees only the total reward of a rollout, and with these reward weights an incorrect rollout can "
+            "earn as much as a correct one",
             "Raise reward.em above the sum of the others",
         )
     unequal = list(_schedule_problem(recipe))

@@ -160,7 +160,7 @@ def _rollouts(recipe: Recipe) -> Iterator[Option]:
 def _critic(recipe: Recipe) -> Iterator[Option]:
     """PPO: GAE, the KL in the reward, and verl's critic, which takes mini-batches as the actor does."""
     config, model, critic = recipe.config, recipe.config.model, recipe.config.critic
-    yield Option("critic.model.path", recipe.model_path, "model.path: a copy of the start")
+    yield Option("critic.model.path", recipe.model_path, "model.path: a copy of the initial policy")
     yield Option("critic.model.trust_remote_code", model.trust_remote_code, "model.trust_remote_code")
     yield Option(
         "critic.model.enable_gradient_checkpointing", model.gradient_checkpointing, "model.gradient_checkpointing"
@@ -181,7 +181,7 @@ def _critic(recipe: Recipe) -> Iterator[Option]:
     yield Option("algorithm.adv_estimator", "gae", "loss.advantage")
     yield from same(VERL, recipe, "critic.gamma", "critic.lam")
     yield Option("algorithm.use_kl_in_reward", config.reward.kl > 0, "reward.kl")
-    yield Option("algorithm.kl_penalty", "kl", "reward.kl: old minus starting log-prob")
+    yield Option("algorithm.kl_penalty", "kl", "reward.kl: old minus initial log-prob")
     yield from same(VERL, recipe, "reward.kl")
 
 
@@ -200,7 +200,7 @@ def _trainer(recipe: Recipe) -> Iterator[Option]:
     yield Option("trainer.nnodes", recipe.machines.nodes, "--nodes")
     yield Option("trainer.n_gpus_per_node", recipe.machines.gpus, "--gpus")
     yield from same(VERL, recipe, "train.steps")
-    yield Option("trainer.total_epochs", steps, "train.steps: no epoch has fewer than one")
+    yield Option("trainer.total_epochs", steps, "train.steps: every epoch has at least one")
     yield from same(VERL, recipe, "eval.start")
     yield Option("trainer.test_freq", config.eval.every or steps, "eval.every")
     yield Option("trainer.save_freq", config.checkpoint.every or steps, "checkpoint.every")
@@ -213,9 +213,9 @@ def _trainer(recipe: Recipe) -> Iterator[Option]:
 # ---- methods
 
 _ABSENT: Mapping[str, str] = {
-    "off_policy_mask": "verl does not have this mask, but TRL has it",
+    "off_policy_mask": "verl does not have this mask, but TRL does",
     "score_centering": "a loss function of verl does not see what else the sampler could draw",
-    "clip_cov": "verl's is a loss of its own (policy_loss.loss_mode = clip_cov), in the place of holdfast's",
+    "clip_cov": "in verl this is a separate loss (policy_loss.loss_mode = clip_cov), which would replace holdfast's",
     "ipo": "verl bounds probabilities on the side of the advantage only (loss.surrogate = 'dppo')",
 }
 
@@ -236,7 +236,7 @@ def _importance_weights(method: SamplerWeights) -> Iterator[Option]:
         why = f"{_WEIGHTS}.level, {_WEIGHTS}.aggregate, {_WEIGHTS}.keep"
         yield Option(f"{CORRECTION}.rollout_rs", f"{kind}_k1", why)
         band = f"{1 / method.high:.6g}_{1 / method.low:.6g}"
-        why = f"1 / {_WEIGHTS}.high, 1 / {_WEIGHTS}.low: verl's are of 1 / w"
+        why = f"1 / {_WEIGHTS}.high, 1 / {_WEIGHTS}.low: verl bounds 1 / w"
         yield Option(f"{CORRECTION}.rollout_rs_threshold", band, why)
         return
     yield Option(f"{CORRECTION}.rollout_is", method.level, f"{_WEIGHTS}.level, {_WEIGHTS}.aggregate")
@@ -272,7 +272,7 @@ def _weight_problems(method: SamplerWeights, gate: str) -> Iterator[Refusal]:
 _IN_PARQUET = ("data.", "protocol.prompt")
 
 FATES: Fates = {
-    "faults": Noted("verl's rollouts have no faults on purpose"),
+    "faults": Noted("verl does not inject faults"),
     "loss.old_policy": Noted(
         "verl's synchronous trainer recomputes the old policy, and samples with the weights that it trains"
     ),
@@ -281,7 +281,9 @@ FATES: Fates = {
     "retrieval.stem": Noted("the server of the index has its own"),
     "retrieval.fields": Noted("the index of the server has its passages"),
     "retrieval.cache_size": Noted("the server has its own cache"),
-    "run.max_failed_fraction": Noted("verl continues however many rollouts fail. It leaves them out and logs that"),
+    "run.max_failed_fraction": Noted(
+        "verl continues no matter how many rollouts fail. It leaves them out and logs this"
+    ),
     "train.displacement_every": Noted("a loss function of verl cannot see rollouts before and after a whole update"),
     "train.displacement_rows": Noted("displacement is not measured in verl"),
     "track.trajectories": Noted(
@@ -402,7 +404,7 @@ def differences(recipe: Recipe) -> Iterator[str]:
     )
     yield from local_notes(recipe)
     if config.loss.advantage == "gae":
-        yield "the value head of verl's critic begins at random, not at zero"
+        yield "the value head of verl's critic starts at random, not at zero"
     penalty = config.loss.penalty.term
     if penalty is not None and penalty.uses_search_count:
         yield "the weight of the answer depends on the searches in the last 256 rollouts of a process"

@@ -188,7 +188,7 @@ def parquet_files(recipe: Recipe) -> dict[str, str]:
         )
     held_out = f"a tenth of {data.train}, {MAX_HELD_OUT} questions at most"
     origins: dict[str, str | None] = {
-        "train": data.train if data.dev else f"{data.train}, without what is held out",
+        "train": data.train if data.dev else f"{data.train}, without the held-out questions",
         "dev": f"{data.dev or held_out}, {questions} of them at most",
         "test": data.test,
     }

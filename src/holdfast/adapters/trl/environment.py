@@ -39,7 +39,7 @@ def search_environment(
     """
     tools = protocol.by_name
     if hidden := [name for name in tools if name.startswith("_") or name in ("reset", "get_reward")]:
-        raise ConfigError(f"TRL does not offer a tool of the name {hidden[0]!r} to the model; rename the function")
+        raise ConfigError(f"TRL does not offer a tool with the name {hidden[0]!r} to the model; rename the function")
 
     if served := [name for name in protocol.tools if name.startswith(mcp.PREFIX)]:
         raise ConfigError(

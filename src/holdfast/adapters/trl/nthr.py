@@ -60,7 +60,7 @@ class NthrMixin(Trainer):
     @torch.no_grad()
     def _nthr_factors(self, batch: dict[str, Any]) -> Tensor:
         if has_images(batch):
-            raise ConfigError(f"{_ASKED}: the prompts have images, and this pass takes tokens alone. Leave nthr out")
+            raise ConfigError(f"{_ASKED}: the prompts have images, but this pass takes only tokens. Leave nthr out")
         tokens = _token_batch(batch, self.num_generations)
         rows = rows_for_nthr(tokens).nonzero().flatten()
         if not len(rows):

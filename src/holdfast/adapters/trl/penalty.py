@@ -246,8 +246,8 @@ def no_logprobs(trainer: str) -> ConfigError:
     """The error for a loss of TRL that does not show the log-probs it is computed from."""
     return ConfigError(
         f"with_penalties({trainer}): this version of TRL computes its loss without passing on the log-probs of its "
-        "tokens, perhaps in one kernel, so nothing can be added to it. Switch that kernel off, or go back to the "
-        "version of before"
+        "tokens, perhaps in one kernel, so nothing can be added to it. Switch that kernel off, or go back to an "
+        "earlier version"
     )
 
 

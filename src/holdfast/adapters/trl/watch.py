@@ -80,7 +80,7 @@ class RewardWatch:
         if self._batches < _BATCHES or not self._low < self._high:
             return None
         given = f"of the first {self._count} rollouts (rewards from {self._low:.3g} to {self._high:.3g})"
-        reads = "Series of correct rollouts and `preserve='correct'` depend on this"
+        reads = "Metrics of correct rollouts and `preserve='correct'` depend on this"
         if not self._correct and by_em:
             return f"none {given} counts as correct: the reward function `em` gave none of them 1. {reads}"
         if not self._correct:

@@ -126,8 +126,8 @@ class SearchHarness(vf.Harness[SearchHarnessConfig]):
             messages = await _conversation(client, ctx.model, str(data.prompt), tasks, session)
         if trace.num_branches > 1:
             raise ValueError(
-                f"the rollout became {trace.num_branches} samples, because the renderer wrote an earlier message in "
-                "other tokens than were sampled. Take holdfast's renderer: name = 'custom', import_path = "
+                f"the rollout became {trace.num_branches} samples, because the renderer tokenized an earlier message "
+                "differently from the sampled tokens. Use holdfast's renderer: name = 'custom', import_path = "
                 "'holdfast.adapters.verifiers.renderer.ToolRenderer'"
             )
         scored = await asyncio.to_thread(tasks.scored, messages, session, data.golden_answers)

@@ -47,8 +47,8 @@ EXAMPLE = (
 
 _ANSWERS = {
     ANSWER_SPAN: "note: the answer is the answer_span that holdfast's agent loop reports",
-    LAST_ACTION: "note: the last action of a rollout counts as its answer, even if the rollout was truncated before it "
-    "answered, and a rollout searches once less than it acts",
+    LAST_ACTION: "note: the last action of a rollout counts as its answer, even if the rollout was truncated before "
+    "it answered, and every earlier action counts as a search",
 }
 _SCHEDULE = "; the weight depends on the searches in the last 256 rollouts of a process, not in the rollout batch"
 

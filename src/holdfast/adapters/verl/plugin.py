@@ -57,7 +57,7 @@ class HoldfastPolicyLossConfig(_Settings):  # type: ignore[misc, valid-type]
         for key in (*PENALTY_FIELDS, "base_loss_mode"):
             if self[key] not in (None, "vanilla"):
                 raise ConfigError(
-                    f"policy_loss.{key} = {self[key]} with loss_mode = {self.loss_mode!r}, which does not read it; set "
+                    f"policy_loss.{key} = {self[key]} with loss_mode = {self.loss_mode!r}, which does not use it; set "
                     f"loss_mode to one of {', '.join(LOSSES)}, or leave it out"
                 )
 

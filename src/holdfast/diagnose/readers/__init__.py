@@ -139,7 +139,7 @@ def _named(
         if name not in result:
             near = get_close_matches(name, result, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {listed(sorted(result))}"
-            raise DataError(f"--name {ours}={name}: the log {clean(run)} has no series {name!r}; {hint}")
+            raise DataError(f"--name {ours}={name}: the log {clean(run)} has no metric {name!r}; {hint}")
         ours = COMMON.get(ours, ours)
         result = {other: Name(other, other) if target.ours == ours else target for other, target in result.items()}
         result[name] = Name(name, ours)
@@ -171,7 +171,10 @@ def _guessed(host: str, targets: dict[str, Name], series: Mapping[str, Series]) 
     if name is None:
         return []
     targets[name] = Name(name, "reward/mean")
-    return [f"{clean(name)} is taken for the reward. If another series is, name it: `--name reward=SERIES`."]
+    return [
+        f"holdfast takes {clean(name)} for the reward. If another metric is the reward, name it: `--name "
+        "reward=METRIC`."
+    ]
 
 
 def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
@@ -184,7 +187,7 @@ def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
     unclear = ambiguous_names(raw.host, series, raw.settings)
     reasons = {why: [name for name in unclear if unclear[name] == why] for why in unclear.values()}
     notes = [
-        f"{listed(named)} {'was' if len(named) == 1 else 'were'} not translated to a name of holdfast: {why}."
+        f"{listed(named)} {'was' if len(named) == 1 else 'were'} not matched to a metric of holdfast: {why}."
         for why, named in reasons.items()
     ]
     result: dict[str, Series] = {}

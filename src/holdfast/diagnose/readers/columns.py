@@ -204,7 +204,7 @@ def _joined(series: dict[str, tuple[list[int], list[float]]], tally: Tally) -> C
     """Series as columns, with a row for each step."""
     several = any(len(steps) > 1 for steps, _ in series.values())
     if several and len({step for steps, _ in series.values() for step in steps}) == 1:
-        tally.add("the step never moves: the values of each series were numbered")
+        tally.add("the step never changes, so the values of each metric were numbered")
         series = {name: (list(range(1, len(values) + 1)), values) for name, (_, values) in series.items()}
     result = Columns(tally, null_is_nan=False)
     every = np.unique([step for steps, _ in series.values() for step in steps]).astype(np.int64)
@@ -264,7 +264,7 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], Ints]:
     for rows, _ in arrays.values():
         alive[rows] = True
     if (np.diff(steps) <= 0).all() and len(np.unique(steps)) > 2:
-        tally.add("the newest row is the first, so the rows were read from the last to the first")
+        tally.add("the newest row comes first, so the rows were read in reverse order")
     elif (np.diff(steps) < 0).any():
         steps = _in_order(steps, tally)
         steps = _continued(steps, arrays, tally)
@@ -299,7 +299,8 @@ def _in_order(steps: Ints, tally: Tally) -> Ints:
     if not damaged.any():
         return steps
     tally.add(
-        "the step of {n rows} does not fit between the steps beside it, and was read as the one missing there",
+        "the step of {n rows} does not fit between the neighbouring steps, and was replaced by the step that is "
+        "missing there",
         count=int(damaged.sum()),
     )
     result = steps.copy()

@@ -37,12 +37,12 @@ from holdfast.diagnose.readers.wandb_summary import SUMMARY
 _logger = logging.getLogger("holdfast")
 
 READABLE = (
-    "holdfast can read: the output of TRL, ms-swift, Unsloth, verl, slime, SkyRL or OpenRLHF (`python train.py 2>&1 "
-    "| tee run.log`); lines such as `step 1 loss 0.3 reward 0.5`; a notebook (.ipynb) or its table; trainer_state.json "
-    "(`trainer.save_state()` writes it), or the folder of a run; metrics.jsonl of holdfast, prime-rl or tinker; "
-    "verl's file log; a W&B history as CSV or JSONL; files and folders of W&B (.wandb), TensorBoard, trackio, MLflow "
-    "and SwanLab; rollouts that TRL, ms-swift, verl, SkyRL, prime-rl, verifiers, rLLM, NeMo-RL, ART, slime, miles or "
-    "tinker-cookbook wrote, or JSON lines of prompt, completion and reward"
+    "holdfast can read the output of TRL, ms-swift, Unsloth, verl, slime, SkyRL and OpenRLHF (`python train.py 2>&1 "
+    "| tee run.log`), and lines such as `step 1 loss 0.3 reward 0.5`. It reads run folders, trainer_state.json (from "
+    "`trainer.save_state()`), and notebooks (.ipynb) or their tables. It reads metrics.jsonl of holdfast, prime-rl "
+    "or tinker, verl's file log, and a W&B history as CSV or JSONL. It reads files and folders of W&B (.wandb), "
+    "TensorBoard, trackio, MLflow and SwanLab. It reads rollouts of TRL, ms-swift, verl, SkyRL, prime-rl, verifiers, "
+    "rLLM, NeMo-RL, ART, slime, miles or tinker-cookbook, and JSON lines of prompt, completion and reward"
 )
 
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
@@ -125,7 +125,7 @@ def _below(folder: Path, depth: int) -> Iterator[LogFile]:
             yield from (replace(_file(path), beside=True) for path in islice(parts, _MAX_BESIDE))
         return
     if (left := len(list(folder.iterdir())) - _MAX_FILES) > 0:
-        _logger.warning("left out: %d files and folders of %s; %d are looked at", left, folder, _MAX_FILES)
+        _logger.warning("left out %d files and folders of %s; only %d are searched", left, folder, _MAX_FILES)
     yield from _files(folder)
     for inner in _entries(folder) if depth else ():
         if inner.is_dir() and not inner.is_symlink():

@@ -90,7 +90,7 @@ def _longest(notebook: Path, name: str, tally: Tally) -> list[Raw]:
     found = [raw for raw in _raws(notebook, name, value) if raw.columns]
     found.sort(key=lambda raw: (like_a_reward(raw.columns.names()) is not None, len(raw.columns.steps())))
     if (several := sum(len(raw.columns.steps()) > 1 for raw in found)) > 1:
-        tally.add(f"the notebook shows {several} logs: the longest was read, of those with a reward if any has one")
+        tally.add(f"the notebook shows {several} logs: the longest was read, and one with a reward before one without")
     return found[-1:]
 
 

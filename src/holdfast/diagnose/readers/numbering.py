@@ -115,7 +115,7 @@ def _of_training(seen: Steps, keys: NDArray[np.float64], every: int | None, tall
     if every is None and _are_steps(epoch[first]):
         return epoch.astype(np.int64)
     if every is None and len(epoch) > 1:
-        tally.add("the log has no steps: a step here is a row, counted from 1")
+        tally.add("the log has no steps, so its rows are counted as steps, from 1")
     return counts * (every or 1)
 
 

@@ -131,7 +131,7 @@ def read_whole(file: LogFile, tally: Tally) -> list[Raw]:
         raws = [raw for name, rows in runs.items() for raw in _raws(file, name, enumerate(rows, 1), tally)]
         if len(raws) > 1:
             tally.unit = "row"
-            tally.add(f"the file has {len(raws)} runs, told apart by their keys")
+            tally.add(f"the file has {len(raws)} runs, distinguished by their keys")
         return raws or _raws(file, "", [(1, value)], tally)
     start = text.index("[") + 1 if text.lstrip().startswith("[") else 0
     return _raws(file, "", numbered_objects(elements(text, start, tally), tally), tally)

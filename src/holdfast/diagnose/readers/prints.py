@@ -126,12 +126,16 @@ def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Itera
                 by_epoch = has_epoch_alone(part)
                 if by_epoch and places.finer:
                     if tally is not None:
-                        tally.add("left out {n lines} with an epoch alone, beside lines with a step", number)
+                        tally.add("left out {n lines} with only an epoch, because other lines have a step", number)
                     continue
                 # lines of this log have their steps themselves
                 begun, named, evaluated = (found[0], True, False) if places.before else (None, False, False)
                 if found[1].twice and tally is not None:
-                    tally.add(f"{{n lines}} with two numbers by one name, {listed(found[1].twice)}: see `_2`", number)
+                    tally.add(
+                        f"{{n lines}} with two numbers of the same name, {listed(found[1].twice)}: the second "
+                        "one is read as `…_2`",
+                        number,
+                    )
                 yield number, (found[0], found[1].numbers, by_epoch)
             if found is None and begun is not None and len(part) <= LINE:
                 facts = facts_in(part).numbers
@@ -226,7 +230,7 @@ def _read_counted(lines_for: Callable[[Tally], Lines], name: str, tally: Tally) 
         rows = rows[::copies]
     counter = counter_in([row for _, row in rows])
     if counter is None:
-        tally.add("the log has no steps: a step here is a row, counted from 1")
+        tally.add("the log has no steps, so its rows are counted as steps, from 1")
     columns = Columns(tally, null_is_nan=True)
     for count, (place, row) in enumerate(rows, 1):
         columns.add(place, count if counter is None else row.get(counter), row)

@@ -42,7 +42,7 @@ def read_rows(rows: Numbered, tally: Tally, frame: Frame | None = None) -> list[
         run = runs.get(name) or runs.setdefault(name, _Run(frame, tally))
         run.add(place, row)
     if len(runs) > 1:
-        tally.add(f"the file has {len(runs)} runs, told apart by `{label}`")
+        tally.add(f"the file has {len(runs)} runs, distinguished by `{label}`")
     return [(replace(frame, run=name if len(runs) > 1 else ""), run.columns()) for name, run in runs.items()]
 
 
@@ -90,7 +90,7 @@ def grouped(rows: Iterable[tuple[int, Row]], tally: Tally) -> Iterator[tuple[int
             group.append(row)
             count += 1
     if count > groups:
-        tally.add(f"{count:,} rows are of single completions: read as the means of {groups:,} groups")
+        tally.add(f"{count:,} rows are single completions, and were read as the means of {groups:,} groups")
 
 
 def _mean_of(group: Sequence[Row], number: int) -> Row:

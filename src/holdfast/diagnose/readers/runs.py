@@ -58,7 +58,7 @@ def read_runs(file: LogFile, tally: Tally, read: Read) -> list[Raw]:
         parts = [read(lambda of, mark=mark: _of_mark(file.path, of, mark), mark, Tally(file.path)) for mark in marks]  # type: ignore[misc]
         runs = [part for part in parts if part is not None and part.columns]
         if _differ(runs):
-            tally.add(f"the file has {len(runs)} runs, told apart by the mark at the beginning of their lines")
+            tally.add(f"the file has {len(runs)} runs, distinguished by the prefix of their lines")
             return [replace(run, name=f"{file.name}: {run.name}") for run in runs]
     whole = read(lambda of: lines(file.path, of), file.name, tally)
     return [] if whole is None else [whole]

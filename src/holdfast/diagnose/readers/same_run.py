@@ -51,7 +51,7 @@ def joined_parts(read: list[tuple[LogFile, Log]]) -> list[tuple[LogFile, Log]]:
             result.append((file, log))
             continue
         other, whole = result[at]
-        note = f"read {other.path} and {file.path} as one run: they have different series at the same steps."
+        note = f"read {other.path} and {file.path} as one run: they have different metrics at the same steps."
         series = dict(sorted({**log.series, **whole.series}.items()))
         notes = (*(one for one in (*whole.notes, *log.notes) if "--name reward" not in one), note[0].upper() + note[1:])
         steps = np.union1d(whole.steps, log.steps)

@@ -12,7 +12,7 @@ from holdfast.diagnose.readers.text import COLOUR, Tally, clean, head, lines, li
 
 _DEATHS = {
     "it ran out of memory": r"(?i:out of memory|OutOfMemoryError|oom-?kill|cannot allocate memory)",
-    "its processes lost each other": r"(?i:\bNCCL\b.{0,80}(?:error|timed? ?out)|ncclUnhandled|operation timeout)|"
+    "its processes lost contact": r"(?i:\bNCCL\b.{0,80}(?:error|timed? ?out)|ncclUnhandled|operation timeout)|"
     r"ActorDiedError|RayActorError|ActorUnavailableError",
     "it was killed": r"\bSIG(?:KILL|TERM|SEGV)\b|Segmentation fault|^\s*Killed\s*$|CANCELLED AT|DUE TO TIME LIMIT",
     "it ended with an error": r"^(?:\w+\.)*\w*(?:Error|Exception)\b(?:$|:)|^Error executing job\b",
@@ -52,7 +52,7 @@ def _table(text: str) -> str:
         return ""
     if any(number_in(name) is not None for name in names) or any(len(name) > 60 for name in names):
         return ""
-    return f"It is a table with {_NAMES[separator]} between {listed(names)}, of which none counts steps."
+    return f"It is a table with {_NAMES[separator]} between its columns {listed(names)}; none of these counts steps."
 
 
 def _object(text: str) -> str:
@@ -62,4 +62,4 @@ def _object(text: str) -> str:
         value = json.JSONDecoder().raw_decode(start)[0] if start.startswith("{") else None
     except (ValueError, RecursionError):
         return ""
-    return f"Its first object has {listed([*value])}." if isinstance(value, dict) and value else ""
+    return f"Its first object has the keys {listed([*value])}." if isinstance(value, dict) and value else ""

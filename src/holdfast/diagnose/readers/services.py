@@ -45,7 +45,7 @@ def read_service(address: str) -> list[Raw]:
     parts = [part for part in rest.split("/") if part]
     reader = {"wandb": _wandb, "mlflow": _mlflow, "trackio": _trackio}.get(scheme)
     if reader is None or not 1 <= len(parts) <= 3:
-        raise DataError(f"{address} is not an address that can be read. These can be: {_FORMS}")
+        raise DataError(f"holdfast cannot read the address {address}. It can read {_FORMS}")
     return [raw for raw in reader(address, parts) if raw.columns]
 
 

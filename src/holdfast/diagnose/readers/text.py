@@ -44,7 +44,7 @@ class Tally:
         if self._numbers > MAX_NUMBERS:
             raise DataError(
                 f"{self.path} contains more than {MAX_NUMBERS:,} rows and numbers, the limit for one file. Give a "
-                "part of it, such as its first 100,000 lines, or a log with fewer series"
+                "part of it, such as its first 100,000 lines, or a log with fewer metrics"
             )
 
     def add(self, sentence: str, place: int | None = None, example: str = "", *, count: int = 1) -> None:
@@ -152,5 +152,5 @@ def whole_text(path: Path, tally: Tally) -> str:
         parts.append(block)
         size += len(block)
         if size > LARGEST:
-            raise DataError(f"{path} has more than {LARGEST:,} characters of JSON in one piece. Write a row a line")
+            raise DataError(f"{path} has more than {LARGEST:,} characters of JSON in one piece. Write one row per line")
     return "".join(parts)

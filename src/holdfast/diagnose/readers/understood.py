@@ -38,10 +38,10 @@ def not_understood(host: str, targets: Mapping[str, Name]) -> str:
     unknown = [name for name in kept if not _is_known(of, name)]
     alike = [name for name in unknown if COMMON.get(common(name)) in taken]
     rest = [name for name in unknown if name not in alike and _TELLING.search(name)]
-    said = [f"Not understood: {listed(sorted(rest))}."] if rest else []
+    said = [f"Not recognised: {listed(sorted(rest))}."] if rest else []
     if alike:
-        said.append(f"Called like a series that was read by another name: {listed(sorted(alike))}.")
-    return " ".join([*said, "`--name OURS=SERIES` names a series."]) if said else ""
+        said.append(f"Named like a metric that was already read under another name: {listed(sorted(alike))}.")
+    return " ".join([*said, "To say what a metric is, give `--name OURS=THEIRS`."]) if said else ""
 
 
 def _is_known(host: Host, name: str) -> bool:

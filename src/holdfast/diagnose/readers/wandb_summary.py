@@ -27,7 +27,7 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
             row[match[1]] = value
     if not row:
         return []
-    tally.add("the log has only W&B's summary: the last value of every series")
+    tally.add("the log has only W&B's summary: the last value of every metric")
     axis = axis_of(row)
     frame = stepless_frame(row) if axis is None else history_frame(row, axis)
     read = read_rows([(place, row)], tally, frame)

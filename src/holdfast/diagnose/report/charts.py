@@ -136,7 +136,7 @@ CHARTS = (
     Chart(
         "ratio",
         "Importance ratio and clipping",
-        "How far an update moves the policy away from the policy that sampled.",
+        "How far an update moves the policy away from the sampling policy.",
         (
             Row(
                 "ratio of a token",
@@ -187,7 +187,7 @@ CHARTS = (
     Chart(
         "trouble",
         "Retrieval failures and truncated rollouts",
-        "Fractions. A series that is always 0 is not drawn.",
+        "Fractions. A metric that is always 0 is not drawn.",
         (
             Row("searches that failed", (Line("retrieval/error_fraction", "failed", INCORRECT),), nonzero=True),
             Row(
@@ -209,7 +209,7 @@ CHARTS = (
     Chart(
         "signal",
         "Mixed groups and penalty",
-        "Whether rewards within groups differ, and whether the penalty has an effect.",
+        "Do rewards within groups differ, and does the penalty have an effect?",
         (
             Row("fraction of groups with different rewards", (Line("rollout/mixed_group_fraction", "mixed", "ink"),)),
             Row("fraction of preserved tokens with a penalty", (Line("penalty/active_fraction", "active", "ink"),)),
@@ -218,7 +218,7 @@ CHARTS = (
     Chart(
         "kl",
         "KL to the reference",
-        "How far the policy is from the model that training began with.",
+        "How far the policy is from the model at the start of training.",
         (
             Row("nats per token", (Line("kl/reference", "KL", "ink"),)),
             Row("times its coefficient", (Line("loss/kl", "KL in the loss", "ink"),)),
@@ -227,7 +227,8 @@ CHARTS = (
     Chart(
         "sampler",
         "Sampler and trainer",
-        "Whether rollouts come from the policy that is trained. Both should give a token the same probability.",
+        "Do rollouts come from the policy that is being trained? Sampler and trainer should give a token the "
+        "same probability.",
         (
             Row("sampler minus trainer, nats", (Line("sampler/logprob_gap", "gap", "ink"),), mark=0.0),
             Row("size of that gap, nats", (Line("sampler/logprob_abs_gap", "mean", "ink"),)),
@@ -273,7 +274,9 @@ def _reward_functions(names: set[str]) -> Chart:
     """A row for each reward function. With one function the chart of the reward says the same."""
     labels = {name: match[1] for name in sorted(names) if (match := _FUNCTION.fullmatch(name))}
     rows = tuple(Row(label, (Line(name, label, "ink"),)) for name, label in list(labels.items())[:_MOST_FUNCTIONS])
-    caption = "Mean of each function. If one falls while the reward rises, the policy gives it up for the others."
+    caption = (
+        "Mean of each reward function. If one falls while the reward rises, the policy sacrifices it for the others."
+    )
     return Chart("functions", "Reward functions", caption, rows if len(rows) > 1 else ())
 
 

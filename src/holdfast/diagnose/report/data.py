@@ -235,7 +235,7 @@ def seconds_chart(runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
     # Of a stack the tallest first: each area is drawn over those that reach above it.
     drawn = traces if several else traces[::-1]
     row = {"title": "seconds", "log": False, "mark": None, "traces": drawn, "stacked": not several}
-    caption = "Seconds of each step, as far as the trainer logs what they are spent on."
+    caption = "Seconds per step, for the parts that the trainer logs."
     return _plots("seconds", "Where the time goes", caption, [row] if traces else [])
 
 
@@ -257,7 +257,9 @@ def samples_chart(runs: Sequence[ReportedRun]) -> dict[str, Any]:
                 line = Line("samples", f"steps {part[0].step:,} to {part[-1].step:,}", f"time-{k}")
                 traces.append(_line(line, i, sorted_changes | {"bad": []}))
     row = {"title": "change, nats per token", "log": False, "mark": 0.0, "traces": traces, "range": _range(traces)}
-    last = "; the last fifth of each run." if several else ". Curves that sink below 0 as the run continues show decay."
+    last = (
+        "; the last fifth of each run." if several else (". Curves that fall further below 0 over the run show decay.")
+    )
     caption = "Correct rollouts, from the largest loss of likelihood to the largest gain" + last
     return _plots("samples", "Displacement of single rollouts, sorted", caption, [row] if traces else [], x="share")
 

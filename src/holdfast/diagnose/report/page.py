@@ -104,7 +104,7 @@ _POLICY = (
     "frame-src 'self' file:"  # a live page looks at its own file
 )
 _SCRIPTS = ("state", "shown", "chart", "hover", "rollouts", "live", "page")
-_LIVE = '<p class="live">Live: this page shows new rows by itself. <span id="age"></span></p>'
+_LIVE = '<p class="live">Live: this page updates by itself. <span id="age"></span></p>'
 _FINAL = "This page is final and will not change."
 
 

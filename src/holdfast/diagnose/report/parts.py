@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from holdfast.base.intervals import half_width
 from holdfast.diagnose.compare import compare, differing_settings, first_difference, settings_of, with_what_came
-from holdfast.diagnose.finding import Diagnosis, Finding, judged, numbers_of, too_short, when_of
+from holdfast.diagnose.finding import Diagnosis, Finding, judged, numbers_of, skipped, too_short, when_of
 from holdfast.diagnose.log import Log, finite, has
 from holdfast.diagnose.log.batches import joined
 from holdfast.diagnose.log.smoothed import WINDOW
@@ -108,11 +108,9 @@ def _nothing(diagnosis: Diagnosis) -> str:
     if too_short(diagnosis):
         return '<li class="none"><div class="code">–</div><div>The log is too short to judge.</div></li>'
     flat = diagnosis.verdict.word == "flat"
-    sentences = "No rule says why the run is flat." if flat else "The rules find no problem in this log."
+    sentences = "No finding explains why the reward is flat." if flat else "The rules find no problem in this log."
     if count := len(diagnosis.cannot_tell):
-        sentences += (
-            f" {count} of the checks were skipped because the log lacks the metrics they need: see the end of the page."
-        )
+        sentences += f" {skipped(count)} They are listed at the end of the page."
     return f'<li class="none"><div class="code">{"–" if flat else "✓"}</div><div>{sentences}</div></li>'
 
 
@@ -253,7 +251,7 @@ def rollouts_head(rollouts: Sequence[Mapping[str, Any]], runs: Sequence[Reported
 
 
 def open_questions(runs: Sequence[ReportedRun]) -> str:
-    """A row for each set of missing series, with the codes that need it and the runs that lack it."""
+    """A row for each set of missing metrics, with the codes that need it and the runs that lack it."""
     groups: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
     for run in runs:
         for undecided in run.diagnosis.cannot_tell:
@@ -263,7 +261,7 @@ def open_questions(runs: Sequence[ReportedRun]) -> str:
     if not groups:
         return ""
     several = len(runs) > 1
-    columns = ["codes", "missing series", "how to log them", *(["runs"] if several else [])]
+    columns = ["codes", "missing metrics", "how to log them", *(["runs"] if several else [])]
     rows = []
     for (series, remedy), (codes, names) in groups.items():
         where = "all" if len(names) == len(runs) else ", ".join(names)
@@ -271,7 +269,7 @@ def open_questions(runs: Sequence[ReportedRun]) -> str:
     count = len({code for codes, _ in groups.values() for code in codes})
     advice = dict.fromkeys(run.diagnosis.what_to_log for run in runs if run.diagnosis.what_to_log)
     first = "".join(f"<p>{_marked(sentence)}</p>\n" for sentence in advice)
-    title = f"Checks that were skipped because the log lacks the metrics they need ({count})"
+    title = f"Skipped checks: the log lacks the metrics they need ({count})"
     return folded(title, first + table(columns, rows))
 
 

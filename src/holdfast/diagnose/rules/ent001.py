@@ -123,8 +123,8 @@ RULE = Rule(
     "In published collapses, this comes before the reward falls.",
     remedy=PRESERVE_LIKELIHOOD,
     remedy_in=for_surge,
-    limitations="Entropy must rise by a quarter and by 0.35 nats per token. So a policy with very low entropy is not "
-    "reported, even if it doubles. If the reward falls meanwhile and comes back, this is a note, wherever entropy "
-    "stays. New data or another temperature also raise entropy. If the settings in the log have an entropy bonus, the "
+    limitations="Entropy must rise by a quarter and by 0.35 nats per token. So a very low entropy is not reported, "
+    "even if it doubles. If the reward falls meanwhile and recovers, this is a note, even if entropy stays high. New "
+    "data or another temperature can also raise entropy. If the settings in the log have an entropy bonus, the "
     "finding says so.",
 )

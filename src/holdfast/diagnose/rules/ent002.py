@@ -99,8 +99,8 @@ RULE = Rule(
             min_rows=NOISY_ROWS,
             rows_normal=NOISY_ROWS + 1,  # an odd row moves the means for so many less one
             remedy=advise(
-                "Score the same rollout twice: if its reward changes, remove what is random from the reward function. "
-                "Read some [rollouts] of one question."
+                "Score the same rollout twice: if its reward changes, remove the randomness from the reward "
+                "function. Read some [rollouts] of one question."
             ),
         ),
         *(
@@ -108,7 +108,7 @@ RULE = Rule(
                 series=(ENTROPY,),
                 signal=partial(runs_out, solved=solved),
                 message="Entropy is only {entropy/mean:.2g} nats per token, so the rollouts of a question are nearly "
-                "identical" + (", as they may be when the task is solved." if solved else "."),
+                "identical" + (", which is normal once the task is solved." if solved else "."),
                 min_rows=ROWS,
                 level="note" if solved else "finding",
             )
@@ -116,12 +116,12 @@ RULE = Rule(
         ),
     ),
     meaning="Entropy is so low that the rollouts of a question are nearly identical.",
-    impact="If all rollouts of a group are alike, their rewards are equal and the advantages are 0. Learning stops, "
-    "whatever the reward is.",
+    impact="If all rollouts of a group are alike, their rewards are equal and their advantages are 0. Learning "
+    "stops, however low the reward is.",
     remedy=advise(
         "Stop here and take the best checkpoint, or raise the [entropy bonus], the [coefficient of the KL] or the "
         "[upper clip]."
     ),
-    limitations="A solved task looks the same and is not a failure. With a mean reward of 0.9 or more, out of 1, or of "
-    "90 out of 100, it is a note. With other rewards the rule cannot tell.",
+    limitations="A solved task looks the same and is not a failure. If the mean reward is at least 0.9 out of 1, or "
+    "90 out of 100, this is a note. On other scales the rule cannot tell.",
 )

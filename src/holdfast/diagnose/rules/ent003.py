@@ -36,20 +36,19 @@ RULE = Rule(
         Check(
             series=(ENTROPY,),
             signal=is_noise,
-            message="The policy samples noise: an entropy of {entropy/mean:.2g} nats is as high as that of "
-            "{tokens:.0f} equally likely tokens.",
+            message="The policy samples noise: its entropy of {entropy/mean:.2g} nats is as high as in a random "
+            "choice among {tokens:.0f} tokens.",
         ),
     ),
     suppressed_by_earlier=("MSK001", "SMP001", "STP001", "LLD003", "ISD001", "KLD001", "ENT001", "GRD002", "RWD001"),
-    meaning="Entropy is far higher than that of text: the policy chooses each token among hundreds of likely ones.",
+    meaning="Entropy is far too high for text: the policy chooses each token among hundreds of likely ones.",
     impact="Such rollouts are noise, and their rewards teach nothing. If entropy is this high from the first row on, "
-    "the model does not load as intended: a wrong checkpoint, a wrong chat template, or broken weights.",
+    "the model did not load as intended: a wrong checkpoint, a wrong chat template, or broken weights.",
     remedy=advise(
         "Read some [rollouts]. Check the checkpoint, its chat template, and that its weights load in `bf16` or full "
         "precision, not `fp16`.",
         instead={"holdfast": "Check `model.path` and `model.chat_template`, and read some [rollouts]."},
     ),
     limitations="The threshold is 5 nats per token, in two rows or in the first one. A model with a large vocabulary "
-    "that is trained from scratch starts above it. The threshold does not apply if the trainer sums "
-    "entropy over tokens.",
+    "that is trained from scratch starts above it. The rule does not apply if the trainer sums entropy over tokens.",
 )

@@ -48,7 +48,7 @@ MUST_BE_FINITE = (NORM, "loss/policy", "loss/host", "loss/kl", "loss/penalty", "
 MAY_LACK_TOKENS = ("kl/reference", "ratio/mean", LOG_RATIO, CLIPPED)
 """Means over tokens, which some trainers log as NaN for a batch whose tokens are all left out of the loss."""
 CUDNN = (
-    "With PyTorch 2.11 or newer on an H100 and its like, first switch off attention by cuDNN, whose gradients can be "
+    "With PyTorch 2.11 or newer on an H100 or a similar GPU, first turn off cuDNN attention, whose gradients can be "
     "NaN: `torch.backends.cuda.enable_cudnn_sdp(False)`."
 )
 """github.com/pytorch/pytorch/issues/196678. holdfast's own trainer does so, and verl has another attention."""
@@ -80,10 +80,10 @@ RULE = Rule(
             Check(
                 series=(name,),
                 signal=partial(stays_not_finite, at_first=at_first),
-                message=f"{name} is not a finite number in any row so far. What it is computed from may be broken."
+                message=f"{name} has been NaN or infinite in every row so far. Its inputs may be broken."
                 if at_first
-                else f"{name} was a finite number and has not been one for {ROWS_OF_NAN} rows. The weights may be "
-                "ruined.",
+                else f"{name} was finite before, but has been NaN or infinite for {ROWS_OF_NAN} rows. The weights may "
+                "be ruined.",
                 level="note" if at_first else "finding",
             )
             for name in MAY_LACK_TOKENS
@@ -96,7 +96,8 @@ RULE = Rule(
             message="{grad/skipped_steps:g} optimizer steps were skipped because their gradient was not finite.",
         ),
     ),
-    meaning="A loss or a gradient is NaN or infinite, a KL or an importance ratio becomes so, or a reward is infinite.",
+    meaning="The loss or the gradient is NaN or infinite, a KL or an importance ratio becomes NaN or infinite, or a "
+    "reward is infinite.",
     impact="One NaN in a gradient makes every weight NaN, unless the trainer skips the update. Skipping saves the "
     "weights but hides the cause. Common causes: exp() of an unbounded log-ratio, half precision, arithmetic "
     "on masked tokens (0 · ∞).",
@@ -105,9 +106,8 @@ RULE = Rule(
         "[importance ratio]. Mask tokens before the arithmetic, not after it.",
         also={"trl": f"`with_penalties(GRPOTrainer)` does so. {CUDNN}", "unknown": CUDNN},
     ),
-    limitations="The rule misses a NaN that the trainer leaves out of its log or writes as 0. A KL that is NaN "
-    "from the first row on is a note: if the loss used it, the loss or the gradient would be NaN too, and that is a "
-    "finding. If the reward is infinite, none of these settings helps: look for a division by "
-    "0 in the reward function.",
+    limitations="The rule misses a NaN that the trainer leaves out of its log or writes as 0. A KL that is NaN from "
+    "the first row on is a note: if the loss used it, the loss or the gradient would be NaN too, which is a finding. "
+    "If the reward is infinite, none of these settings helps: look for a division by 0 in the reward function.",
     leaves=lambda hit: "nothing",
 )

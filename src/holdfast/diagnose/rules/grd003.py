@@ -121,10 +121,10 @@ STD = ("reward/std",)
 """Standard deviation over the whole rollout batch. Above 0, it does not show that any group differs."""
 
 LEAVE_LESS_OUT: Remedy = advise(
-    "Widen the [bounds on the importance weights] of the sampler until the weights are between them. Or sample "
-    "[without top-p and top-k].",
+    "Widen the [bounds on the importance weights] of the sampler until they contain the weights. Or sample [without "
+    "top-p and top-k].",
     also={
-        "holdfast": "If `loss.methods.drop_void.on` removes the tokens, leave it out, or start from a [better policy] "
+        "holdfast": "If `loss.methods.drop_void.on` removes the tokens, turn it off, or start from a [better policy] "
         "with valid turns."
     },
 )

@@ -81,7 +81,8 @@ FEW_ROLLOUTS_STEPS = 19
 """Steps that a log of TRL has to span. A row may be one group of four: if a twentieth of the rollouts is correct, five
 such rows have no contrast in one run of three, and twenty in one of sixty."""
 BY_PROMPT = (
-    " The mean reward does vary, so it depends on the prompt alone, or each question is always answered or never."
+    " The mean reward does vary, so either it depends on the prompt alone, or each question is always or never "
+    "answered."
 )
 
 
@@ -208,13 +209,15 @@ EASIER = advise(
     "Use easier questions, a [denser reward] or a [better policy] to start from, and leave out questions that no "
     "rollout answers. A larger [group size] finds rare successes. Check what the reward returns."
 )
-HARDER = advise("Use harder questions, and leave out those that every rollout answers. Or stop here: it is learned.")
+HARDER = advise(
+    "Use harder questions, and leave out those that every rollout answers. Or stop here: the task is learned."
+)
 REPAIR_REWARD: Remedy = advise(
-    "Check the services and files that the reward function needs, and let it raise an error rather than return 0. "
-    "Then resume from the last checkpoint: its weights are sound.",
+    "Check the services and files that the reward function needs, and let it raise an error instead of returning 0. "
+    "Then resume from the last checkpoint: its weights are intact.",
     instead={
         "holdfast": "Check what the reward depends on, and read [rollouts] of that step. Then `holdfast resume` the "
-        "run: its weights are sound."
+        "run: its weights are intact."
     },
 )
 
@@ -348,8 +351,7 @@ RULE = Rule(
     ),
     remedy_in=for_contrast,
     kind="logged cause",
-    meaning="In almost every group, all rollouts have the same reward. This is so from the start of the run, or from "
-    "some step on.",
+    meaning="From the start of the run, or from some step on, all rollouts of almost every group have the same reward.",
     impact="Group-relative advantages are then 0, so the policy learns nothing. From the start: the task is too hard "
     "or too easy, or the reward function does not distinguish rollouts. From one step on, with unchanged "
     "entropy and length: the reward function broke. If the policy had failed, entropy or length would change "
@@ -358,17 +360,17 @@ RULE = Rule(
         "Raise the [group size], use easier or harder questions, or a [denser reward]. Check what the reward returns.",
         also={"holdfast": "Or start from a [better policy]."},
     ),
-    limitations="Groups that become equal as the policy learns, at a high reward, are only a note. A reward "
-    "with a small random part hides the problem, because no two rewards are equal. A short log gets only a note, "
-    "because rewards in small batches may be equal by chance. If the log has only the largest and smallest "
-    "rewards, the rule needs all rewards to be equal. It finds a broken reward function only if that "
-    "fails for every rollout and the log has entropy or length. If all rollouts are truncated, TRN001 "
-    "reports that instead, and RWD002 if none answers.",
+    limitations="Groups that become equal as the policy learns, at a high reward, are only a note. A reward with a "
+    "small random part hides the problem, because no two rewards are equal. A short log gets only a note, because "
+    "rewards in small batches may be equal by chance. If the log has only the largest and smallest rewards, the rule "
+    "needs all rewards to be equal. It recognises a broken reward function only if the function fails for every "
+    "rollout and the log has entropy or length. If all rollouts are truncated, TRN001 reports that instead, and "
+    "RWD002 if none answers.",
     leaves=is_left,
     looks_like_learning=True,
     ending=Ending(
         fact="no contrast since",
-        words="step {step:.0f}, from which groups have no contrast to learn from",
+        words="step {step:.0f}, from which on no group has different rewards",
         is_final=contrast_is_lost,
     ),
 )

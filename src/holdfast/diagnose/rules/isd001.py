@@ -59,28 +59,28 @@ RULE = Rule(
         Check(
             series=(POSITIVE_RATIO,),
             signal=drifts,
-            message="Importance ratios drift: the ratios of an average rollout with A > 0 multiply to {ratio:.2g} "
-            "within the optimizer steps of one batch.",
+            message="Importance ratios drift: within the optimizer steps of one batch, the ratios of an average "
+            "rollout with A > 0 have a product of {ratio:.2g}.",
             min_rows=DRIFT_ROWS,
         ),
         Check(
             series=(LOG_RATIO,),
             signal=drifts,
-            message="Importance ratios drift: the ratios of an average rollout multiply to {ratio:.2g} within the "
-            "optimizer steps of one batch.",
+            message="Importance ratios drift: within the optimizer steps of one batch, the ratios of an average "
+            "rollout have a product of {ratio:.2g}.",
             min_rows=DRIFT_ROWS,
             better=((POSITIVE_RATIO,),),
         ),
     ),
-    meaning="Within the optimizer steps of one batch, the importance ratios of a rollout with A > 0 multiply to far "
-    "less than 1.",
+    meaning="Within the optimizer steps of one batch, the product of the importance ratios of a rollout with A > 0 "
+    "falls far below 1.",
     impact="The ratio of a token scales its gradient. A correct token whose ratio is near 0 has almost no gradient, "
     "so its probability cannot recover (importance-sampling distribution drift, arXiv 2603.10069).",
     remedy=PRESERVE_LIKELIHOOD,
     remedy_in=preserve_likelihood,
     limitations="Without `ratio/log_product/positive`, the mean includes incorrect rollouts, which should lose "
-    "likelihood. The product is over tokens, so long rollouts drift sooner. While the reward falls, half "
-    "the usual drift is enough for a finding. Ratios to the sampler of old rollouts sink with age alone: where the "
-    "settings in the log have them (verl's bypass mode), the rule reports nothing; TRL's AsyncGRPOTrainer always has "
-    "them, and its log does not say so.",
+    "likelihood. The product is over tokens, so long rollouts drift sooner. While the reward falls, half the usual "
+    "drift is enough for a finding. Ratios to the sampler fall with staleness alone. If the settings in the log show "
+    "such ratios (verl's bypass mode), the rule reports nothing. TRL's AsyncGRPOTrainer always uses them, but its "
+    "log does not say so.",
 )

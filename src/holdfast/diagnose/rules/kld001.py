@@ -133,8 +133,8 @@ RULE = Rule(
     # These say why the policy leaves, and what to change.
     suppressed_by=("MSK001", "SMP001", "STP001"),
     suppressed_by_earlier=COLLAPSING,
-    meaning="The policy has left its reference although the reward has not risen. Or it moves away while the "
-    "reward falls.",
+    meaning="The policy has moved far from its reference although the reward has not risen. Or it moves away while "
+    "the reward falls.",
     impact="The policy no longer writes like its reference: its text degenerates and gradients spike. If the KL is "
     "part of the loss or of the reward, it outweighs the task.",
     remedy=advise(

@@ -65,15 +65,15 @@ RULE = Rule(
             series=DISPLACEMENT,
             signal=spirals,
             rows_normal=SLOW_ROWS,
-            message="Correct rollouts become less likely ever faster: an update now lowers their log-likelihood by "
-            "{pace:.1%}, and affects {displacement/fraction:.0%} of them.",
+            message="Correct rollouts lose likelihood faster and faster: an update now lowers their log-likelihood "
+            "by {pace:.1%}, and affects {displacement/fraction:.0%} of them.",
             min_rows=FAST_ROWS,
         ),
         Check(
             series=DRIFT,
             signal=spirals,
             rows_normal=SLOW_ROWS,
-            message="Rollouts with positive advantage become less likely ever faster: their log-likelihood is "
+            message="Rollouts with positive advantage lose likelihood faster and faster: their log-likelihood is "
             "{share of log-likelihood lost:.1%} below its best value.",
             min_rows=FAST_ROWS,
             better=(DISPLACEMENT,),
@@ -81,8 +81,8 @@ RULE = Rule(
     ),
     suppressed_by=("STP001",),
     phase="collapse",
-    meaning="Correct rollouts become less likely ever faster: each update lowers their likelihood more than the one "
-    "before.",
+    meaning="Correct rollouts lose likelihood faster and faster: each update lowers their likelihood more than the "
+    "one before.",
     impact="Displacement lowers the likelihood of correct rollouts, and low likelihood makes displacement worse. The "
     "reward falls at about this time.",
     remedy=PRESERVE_LIKELIHOOD,

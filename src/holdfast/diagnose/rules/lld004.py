@@ -67,11 +67,11 @@ RULE = Rule(
     suppressed_by=("STP001",),
     phase="decay",
     meaning="The first action of correct rollouts loses likelihood faster than the second.",
-    impact="Incorrect rollouts often begin with the same search as correct ones. Lowering its likelihood in one "
-    "lowers it in the other.",
+    impact="Incorrect rollouts often begin with the same search as correct ones. An update that makes it less likely "
+    "in one makes it less likely in the other.",
     remedy=PRESERVE_LIKELIHOOD,
     remedy_in=preserve_likelihood,
     limitations="Rollouts with one search and with two belong to different questions. If their proportion changes, "
-    "so do both curves.",
+    "both curves change too.",
     rollouts="correct",
 )

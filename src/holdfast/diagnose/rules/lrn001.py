@@ -92,11 +92,11 @@ RULE = Rule(
         Check(
             series=(KL,),
             signal=changes_nothing,
-            message="The updates change next to nothing{rate}: the KL to the reference is still {kl/reference:.2g} "
+            message="The updates change almost nothing{rate}: the KL to the reference is still {kl/reference:.2g} "
             "nats per token, and no token was clipped.",
             remedy=advise(
-                "Raise the [learning rate] five times or more. If the KL stays near 0, check that the trained weights "
-                "are those that sample."
+                "Raise the [learning rate] five times or more. If the KL stays near 0, check that the sampler uses "
+                "the trained weights."
             ),
             look_at=(KL, REWARD),
             level="reason",
@@ -104,13 +104,14 @@ RULE = Rule(
     ),
     meaning="The learning rate is 0 for five rows or more while training goes on. Or the policy still equals its "
     "reference after 30 rows, although the KL is measured.",
-    impact="The policy learns nothing. Whatever else the series show is noise, or comes from the data.",
+    impact="The policy learns nothing. Changes of other metrics are noise, or come from the data.",
     remedy=advise(
-        "Set the [learning rate]. If it was above 0 before, the [schedule] is shorter than the run: give it the number "
-        "of steps that the run has, or resume with a new one."
+        "Set the [learning rate]. If it was above 0 before, the [schedule] is shorter than the run: set it to the "
+        "length of the run, or resume with a new one."
     ),
-    limitations="A single row of 0 is normal at the start of a warm-up and at the end of a schedule. A small learning "
-    "rate may be rounded to 0: a 0 printed with decimals, such as 0.000, does not count, and in a console any 0 counts "
-    "only after larger values. If tokens are clipped or the KL more than doubles, the rule assumes the same.",
+    limitations="A single row of 0 is normal at the start of a warm-up and at the end of a schedule. A small "
+    "learning rate may be rounded to 0: a 0 printed with decimals, such as 0.000, does not count, and in a console "
+    "any 0 counts only after larger values. If tokens are clipped or the KL more than doubles, the rule takes the 0 "
+    "for a rounded value too.",
     leaves=lambda hit: "nothing",
 )

@@ -81,7 +81,7 @@ RULE = Rule(
         },
     ),
     limitations="The rule is certain if the log has `loss/tokens` and `rollout/length`. Otherwise it infers: the "
-    "mean surprise (−log-prob) of sampled tokens equals the entropy, and text from elsewhere is more "
-    "surprising. A sampler with old weights looks the same. A model that has memorised the passages "
-    "hides the fault. The logs of verl and of stock TRL cannot show it.",
+    "mean surprise (−log-prob) of sampled tokens equals the entropy, and text from elsewhere is more surprising. A "
+    "sampler with old weights looks the same. If the model has memorised the passages, the rule misses the fault. "
+    "The logs of verl and of plain TRL cannot show this fault.",
 )

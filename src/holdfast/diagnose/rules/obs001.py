@@ -52,7 +52,7 @@ RULE = Rule(
     "they find nothing and a penalty preserves nothing. If all do, they find little and a penalty preserves "
     "everything.",
     remedy=advise(
-        "Set the threshold for a correct rollout between the rewards of incorrect and of correct rollouts.",
+        "Set the threshold for a correct rollout between the rewards of incorrect and correct rollouts.",
         also={"trl": "It is `with_penalties(..., correct_above=X)`, by default 0.5, which suits rewards of 0 and 1."},
     ),
     limitations="This is a note, not a finding. It needs five rows in which rewards differ within groups.",

@@ -99,7 +99,7 @@ def _clips(clipped: Values, times: float, share: float) -> Truths:
 
 
 CLIPPED_ERRORS = 4.0
-RECOMPUTED = advise(f"{FRESHER}Where rollouts must be old, add a [penalty on lost likelihood].")
+RECOMPUTED = advise(f"{FRESHER}If rollouts have to be stale, add a [penalty on lost likelihood].")
 """What to change; `TO_SAMPLER` where the ratio compares with the sampler."""
 
 
@@ -112,7 +112,8 @@ RULE = Rule(
             series=(STALENESS,),
             signal=grows_stale,
             rows_normal=LONG_ROWS,
-            message="Rollouts are {rollout/staleness:.1f} updates old, {before:.1f} at the start, and {harm}.",
+            message="Rollouts are {rollout/staleness:.1f} updates old, compared with {before:.1f} at the start, and "
+            "{harm}.",
             min_rows=ROWS,
             look_at=(STALENESS, CLIPPED, REWARD),
         ),
@@ -120,21 +121,21 @@ RULE = Rule(
             series=(CLIPPED, REWARD),
             signal=clips_more,
             rows_normal=LONG_ROWS,
-            message="The update clips {clip/fraction:.1%} of the tokens, {before:.2%} when the reward was best, and "
-            "the reward went from {peak:.3g} to {reward/mean:.3g}. The policy that sampled is too far from the one "
-            "that is trained.",
+            message="The update clips {clip/fraction:.1%} of the tokens, compared with {before:.2%} when the reward "
+            "was best. The reward fell from {peak:.3g} to {reward/mean:.3g}. The sampling policy is too far from the "
+            "trained one.",
             min_rows=LONG_ROWS,
         ),
     ),
     # A single step explains the clipping, and a policy that breaks clips too.
     suppressed_by=("STP001", "SMP001", "SMP003", "MSK001"),
     suppressed_by_earlier=COLLAPSING,
-    meaning="Rollouts are many updates old, or ever more tokens are clipped, and the reward suffers.",
-    impact="The policy has moved on since the rollouts were sampled. Clipping removes their gradient, or lets through "
-    "importance weights that are mostly noise.",
+    meaning="Rollouts are many updates old, or more and more tokens are clipped, and the reward suffers.",
+    impact="The policy has moved on since the rollouts were sampled. Clipping then removes their gradient, or their "
+    "importance weights are mostly noise.",
     remedy=RECOMPUTED,
     remedy_in=lambda log, hit, before: TO_SAMPLER if log.old_policy == "sampler" else hit.remedy or RECOMPUTED,
-    limitations="Without a logged staleness the rule sees only clipped tokens. It then wants eight times the share at "
-    "the start, three times that when the reward was best, and a reward that has lost a fifth. Runs that clip many "
-    "tokens from the start are not reported.",
+    limitations="If the log lacks staleness, the rule uses the share of clipped tokens. This share must be eight "
+    "times its value at the start and three times its value when the reward was best, and the reward must have lost "
+    "a fifth. Runs that clip many tokens from the start are not reported.",
 )

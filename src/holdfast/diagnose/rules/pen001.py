@@ -102,7 +102,7 @@ RULE = Rule(
     impact="The penalty compares the policy with the policy that generated the rollouts. With one optimizer step per "
     "rollout batch, the two are always equal. The run is then plain GRPO.",
     remedy=advise(
-        "Take two or more [optimizer steps per rollout batch]. The published runs took ten.",
+        "Take two or more [optimizer steps per rollout batch]. The published runs used ten.",
         also={
             "trl": "With one iteration, `steps_per_generation` must be at least twice `gradient_accumulation_steps`.",
             "verl": "With one epoch, `data.train_batch_size` must be at least twice "

@@ -129,7 +129,7 @@ FRESHER = (
     "Let the sampler run fewer updates ahead of the trainer ([age of rollouts]). Take fewer [optimizer steps per "
     "rollout batch], or lower the [learning rate]. "
 )
-TO_SAMPLER = advise(f"{FRESHER}The ratio compares with the sampler here, so {WITHOUT}.")
+TO_SAMPLER = advise(f"{FRESHER}Here the old policy is the sampler's, so {WITHOUT}.")
 """Where the old policy is the sampler's, a penalty did not pay (holdfast.hosts.advice)."""
 
 
@@ -145,7 +145,7 @@ SMALLER_STEPS = advise(
 )
 
 CHECK_REWARD: Remedy = advise(
-    "First check the reward: call it on a correct rollout. Often it does not find the answer in the text, or there is "
-    "no room for one ([limits of tokens and turns]). Read some [rollouts]. If the reward is sound, start from a "
-    "[better policy], use easier questions, or a [denser reward]."
+    "First check the reward: call it on a correct rollout. Often it does not find the answer in the text, or "
+    "rollouts are too short to contain one ([limits of tokens and turns]). Read some [rollouts]. If the reward "
+    "works, start from a [better policy], use easier questions, or a [denser reward]."
 )

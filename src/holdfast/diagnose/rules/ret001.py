@@ -36,7 +36,7 @@ RULE = Rule(
         "Check the [retriever]. Leave rollouts with a failed search out of the loss.",
         also={"holdfast": "`run.max_failed_fraction` sets when a run stops.", "trl": "`SearchRollouts` does."},
     ),
-    limitations="One bad step is enough if 30 % or more fail. The rule does not notice a retriever that returns "
-    "useless passages.",
+    limitations="One bad step is enough if 30 % or more of the searches fail. The rule does not notice a retriever "
+    "that returns useless passages.",
     rollouts="failed",
 )

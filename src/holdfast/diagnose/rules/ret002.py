@@ -28,7 +28,7 @@ RULE = Rule(
         "Check the [index], and that it receives queries as the model wrote them.",
         also={"holdfast": "Or the server at `retrieval.url`."},
     ),
-    limitations="Only rollouts of holdfast log how many searches return nothing. The rule does not notice a "
+    limitations="Only holdfast's own rollouts log how many searches return nothing. The rule does not notice a "
     "retriever that returns the same passage for every query.",
     rollouts="empty",
 )

@@ -313,7 +313,7 @@ class Rule:
             hit = replace(hit, spans=tuple(all_times))
         if back is None:
             return hit
-        summary = f"{hit.summary} It was over at step {back}."
+        summary = f"{hit.summary} This was over by step {back}."
         return replace(hit, summary=summary, remedy=NOTHING, level="note")
 
 

@@ -110,23 +110,23 @@ def resumed_at(log: Log, began: int) -> int | None:
 
 
 AFTER_A_RESUME = advise(
-    "The run was resumed at step {step}, where the fall began. Compare what was loaded with what was saved: weights, "
-    "the optimizer's state, the [learning rate] and its schedule, the weights of the sampler, and the order of the "
-    "questions. Resume from the checkpoint before with all of them."
+    "The run was resumed at step {step}, where the reward began to fall. Compare what was loaded with what was "
+    "saved: weights, the optimizer's state, the [learning rate] and its schedule, the weights of the sampler, and "
+    "the order of the questions. Resume from the checkpoint before it with all of them."
 )
 
 GO_BACK = advise("Go back to a checkpoint from step {step} or before, and lower the [learning rate].")
 GO_BACK_AFTER = advise("Go back to a checkpoint from step {step} or before, and do what {code} advises.")
 
 CAME_BACK = advise(
-    "It came back by itself. Lower the [learning rate] so that it does not fall again, and keep the checkpoint from "
-    "before it fell."
+    "The reward recovered by itself. Lower the [learning rate] so that it does not fall again, and keep a checkpoint "
+    "from before it fell."
 )
 
 COMPARE = advise(
-    "Compare the questions, the reward function and the tools before and after this step: what changes at once is "
-    "seldom the policy. Read some [rollouts] of both. If none of them changed, go back to a checkpoint from step "
-    "{step} or before, and lower the [learning rate]."
+    "Compare the questions, the reward function and the tools before and after this step: the policy itself rarely "
+    "changes so suddenly. Read some [rollouts] from both sides. If none of them changed, go back to a checkpoint "
+    "from step {step} or before, and lower the [learning rate]."
 )
 
 
@@ -141,10 +141,10 @@ RULE = Rule(
             series=(name,),
             signal=partial(falls, at_once=at_once),
             rows_normal=1,  # `Curve.back` looks at the rows before, and `course` reads it as it is
-            message="The reward has lost {lost:.0%} of its {measure}: {" + name + ":.3g}, down from {peak:.3g} "
+            message="The reward has lost {lost:.0%} of its {measure}: it is {" + name + ":.3g}, down from {peak:.3g} "
             "(means of {rows:.0f} rows)."
             + (
-                f" Most of it was lost at once, by step {{{AT_ONCE}:.0f}}, while the rollouts stayed as they were."
+                f" Most of this happened suddenly, by step {{{AT_ONCE}:.0f}}, while the rollouts did not change."
                 if at_once
                 else ""
             ),
@@ -159,15 +159,15 @@ RULE = Rule(
     meaning="The reward has lost 40 % of its peak, or a third of it in a mean of ten rows or more.",
     impact="This is the collapse itself, not its cause. Earlier findings show the cause.",
     remedy=advise(
-        "Go back to a checkpoint from before the reward fell. If another finding comes first, do what it advises; if "
-        "none does, lower the [learning rate]."
+        "Go back to a checkpoint from before the reward fell. If another finding comes first, follow its advice; "
+        "otherwise lower the [learning rate]."
     ),
     remedy_in=go_back,
-    limitations="If questions become harder at some step, the reward of a healthy run falls too. If it falls at once "
-    "and the rollouts keep their entropy and length, the finding says so. It becomes a note once the reward is "
-    "within 20 % of its peak again. With negative rewards, the shares are of the range of the reward so far, "
-    "including 0.",
+    limitations="If questions become harder at some step, the reward of a healthy run falls too. If it falls "
+    "suddenly and the rollouts keep their entropy and length, the finding says so. The finding becomes a note once "
+    "the reward is within 20 % of its peak again. With negative rewards, the shares refer to the range of the reward "
+    "so far, including 0.",
     rollouts="incorrect",
     states="fell",
-    ending=Ending(fact="fell for good", words="it fell for good"),
+    ending=Ending(fact="fell for good", words="the reward collapsed"),
 )

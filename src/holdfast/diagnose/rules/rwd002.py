@@ -69,8 +69,8 @@ RULE = Rule(
         Check(
             series=(EM, REWARD),
             signal=is_paid_for_silence,
-            message="Exact match fell to {reward/em:.2g}, but the reward did not fall. It rewards something else, "
-            "perhaps giving no answer.",
+            message="Exact match fell to {reward/em:.2g}, but the reward did not fall. The reward pays for something "
+            "else, perhaps for giving no answer.",
             min_rows=ROWS,
             better=((ANSWERED,),),
         ),

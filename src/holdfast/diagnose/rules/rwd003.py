@@ -126,15 +126,15 @@ RULE = Rule(
         Check(
             series=(REWARD,),
             signal=partial(trade_places, form=False),
-            message="The reward function {falling} fell from {before:.3g} to {now:.3g}{beside}. The total "
-            "reward hides this: it went from {reward before:.3g} to {reward/mean:.3g}.",
+            message="The reward function {falling} fell from {before:.3g} to {now:.3g}{beside}. The total reward "
+            "hides this: it changed from {reward before:.3g} to {reward/mean:.3g}.",
             min_rows=ROWS,
         ),
         Check(
             series=(REWARD,),
             signal=slips_behind,
-            message="{falling} fell from {before:.3g} to {now:.3g}, while the total reward rose to {reward/mean:.3g} "
-            "by its other parts.",
+            message="{falling} fell from {before:.3g} to {now:.3g}, while the other parts raised the total reward to "
+            "{reward/mean:.3g}.",
             min_rows=ROWS,
         ),
         Check(
@@ -154,8 +154,8 @@ RULE = Rule(
         "Give more weight to the part of the reward that fell ([weights of the reward]). Or let the part that rose "
         "count only where the other one does. Read some [rollouts]."
     ),
-    limitations="The rule needs `rewards/<function>/mean` of two or more functions, or two or three series that add up "
-    "to the reward, and does not know which of them matters. If the falling function is named after form, such as "
-    "format or length, that is only a note. The rule cannot see a flaw inside one function, such as a grader that can "
-    "be fooled.",
+    limitations="The rule needs `rewards/<function>/mean` of two or more functions, or two or three metrics that add "
+    "up to the reward. It does not know which of them matters. If the falling function is named after form, such as "
+    "format or length, that is only a note. The rule cannot see a flaw inside one function, such as a grader that "
+    "can be fooled.",
 )

@@ -45,7 +45,7 @@ RULE = Rule(
             series=(REWARD,),
             signal=never_rose,
             message="The reward has not risen: it changed by {change:+.2g} ± {error:.2g} over the run. A rise of "
-            "{visible:.2g} or more would show above the noise.",
+            "{visible:.2g} or more would be visible above the noise.",
             level="note",
         ),
     ),
@@ -53,11 +53,11 @@ RULE = Rule(
     # These say why nothing is learned, or that the reward went down.
     suppressed_by=("LRN001", "GRD003", "GRP001", "SMP003", "ENT003", "TRN001", "RWD001"),
     meaning="The line through all rewards does not rise beyond their noise, in 30 rows or more.",
-    impact="The policy may not learn at all, or so slowly that this log cannot show it. Many sound runs look like this "
-    "for a long time.",
+    impact="The policy may not learn at all, or so slowly that this log cannot show it. Many healthy runs look like "
+    "this for a long time.",
     remedy=advise(
-        "Compare an evaluation before and after, on the same questions. If it did not rise either, raise the [learning "
-        "rate], or use easier questions or a [denser reward]."
+        "Evaluate before and after training, on the same questions. If that score did not rise either, raise the "
+        "[learning rate], or use easier questions or a [denser reward]."
     ),
     limitations="This is a note where the log does not show why. It needs 30 rows, and the reward of a row is noisy: "
     "the message says how large a rise would have been visible.",

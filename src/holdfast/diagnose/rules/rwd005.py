@@ -56,6 +56,6 @@ RULE = Rule(
     "format.",
     remedy=CHECK_REWARD,
     limitations="This is a note, not a finding. The task may be too hard for now, or the function may only penalise: "
-    "of one that is named after a penalty, 0 is taken for the best. The rule needs `rewards/<function>/mean` of two "
-    "functions.",
+    "if its name suggests a penalty, the rule takes 0 for its best value. The rule needs `rewards/<function>/mean` "
+    "of two functions.",
 )

@@ -143,9 +143,9 @@ NOT_TRUNCATED = (
     "sampler can draw], as prime-rl and slime do."
 )
 SAME_WEIGHTS_ALWAYS = (
-    "Check that the sampler gets the new weights after every update. "
-    "Where rollouts must be older and the old policy is recomputed, add a [penalty on lost likelihood]; the "
-    "[importance weights of the sampler] are for small differences."
+    "Check that the sampler gets the new weights after every update. If rollouts have to be stale and the old policy "
+    "is recomputed, add a [penalty on lost likelihood]. The [importance weights of the sampler] are for small "
+    "differences."
 )
 
 SAME_POLICY = f"{NOT_TRUNCATED} {SAME_WEIGHTS_ALWAYS}"
@@ -167,9 +167,9 @@ SAME_POLICY_AT_FIRST = advise(
 )
 
 SAME_WEIGHTS = advise(
-    "Check that the sampler has the trainer's weights from this step on: ask both for the log-probs of a fixed text. A "
-    "synchronisation that failed, or a resume from another checkpoint, looks like this. A smaller learning rate would "
-    "not help.",
+    "Check that the sampler has the trainer's weights from this step on: ask both for the log-probs of a fixed text. "
+    "A failed weight synchronisation, or a resume from another checkpoint, looks like this. A smaller learning rate "
+    "would not help.",
     instead={"holdfast": OUR_BUG},
 )
 
@@ -190,8 +190,8 @@ RULE = Rule(
                 SAME_POLICY,
                 instead={
                     "holdfast": "Leave out `train.staleness` and `faults.sampler_8_bits`. To study them, use a "
-                    "[penalty on lost likelihood]; [importance weights of the sampler] helped at one batch "
-                    "of age, not at four or eight. Without these faults, report a bug."
+                    "[penalty on lost likelihood]; [importance weights of the sampler] helped with rollouts one "
+                    "batch old, but not four or eight. If neither is set, report a bug."
                 },
             ),
         ),
@@ -208,7 +208,7 @@ RULE = Rule(
             Check(
                 series=(name,),
                 signal=partial(becomes_broken, level=level),
-                message=f"Sampler and trainer disagree: {text}, after {{before:.2g}}.",
+                message=f"Sampler and trainer disagree: {text}, up from {{before:.2g}}.",
                 rows_normal=BACK_ROWS,
                 remedy=SAME_WEIGHTS,
                 kind="logged cause",
@@ -222,8 +222,8 @@ RULE = Rule(
             series=(TAIL, MASS),
             signal=leaks_into_tail,
             message="Probability leaks to tokens outside top-p/top-k. The share inside fell from {most:.1%} to "
-            "{sampler/mask_mass:.1%}. The mean advantage of the tokens outside is {advantage/tail_mean:.2g}, "
-            "so the loss causes this.",
+            "{sampler/mask_mass:.1%}. The tokens outside have a mean advantage of {advantage/tail_mean:.2g}, so the "
+            "loss causes this.",
             min_rows=LEAK_ROWS,
             rows_running=2,
         ),
@@ -246,10 +246,10 @@ RULE = Rule(
         ),
     ),
     suppressed_by=("MSK001", "SMP003"),  # the sampler has no log-probs of tokens that it did not sample
-    meaning="The rollouts do not come from the policy that is trained.",
-    impact="The sampler has other weights, another temperature or a truncated distribution, so every importance "
-    "ratio is wrong. If top-p or top-k truncates the sampler while log-probs are over the whole vocabulary, "
-    "probability leaks to tokens that are never sampled (a tail leak).",
+    meaning="The rollouts do not come from the policy that is being trained.",
+    impact="The sampler has different weights, a different temperature or a truncated distribution, so every "
+    "importance ratio is wrong. If top-p or top-k truncates the sampler while log-probs are over the whole "
+    "vocabulary, probability leaks to tokens that are never sampled (a tail leak).",
     remedy=advise(
         SAME_POLICY,
         instead={
@@ -259,8 +259,8 @@ RULE = Rule(
     ),
     remedy_in=as_truncated,
     limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding, because most such runs stay stable for "
-    "many steps. It is a finding if it removes a quarter of the probability. It also is if "
-    "`advantage/tail_mean` is negative while the probability inside top-p/top-k shrinks. Numerical "
-    "differences of 0.01 nats or less are ignored. If the log has only absolute differences, they must "
-    "exceed 0.15 nats, or 0.06 in probability, from the first row on. A KL must exceed 0.1 nats.",
+    "many steps. It is a finding if it removes a quarter of the probability. So it is if `advantage/tail_mean` is "
+    "negative while the probability inside top-p/top-k shrinks. Numerical differences of 0.01 nats or less are "
+    "ignored. If the log has only absolute differences, they must exceed 0.15 nats, or 0.06 in probability, from the "
+    "first row on. A KL must exceed 0.1 nats.",
 )

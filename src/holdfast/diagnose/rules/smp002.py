@@ -65,7 +65,7 @@ RULE = Rule(
     suppressed_by_earlier=COLLAPSING,
     meaning="The log-probs of sampler and trainer differ several times as much as at the start of the run, or their "
     "importance ratio is far below 1.",
-    impact="Rollouts no longer come from the policy that is trained, so the importance ratios are wrong. In "
+    impact="Rollouts no longer come from the policy that is being trained, so the importance ratios are wrong. In "
     "published collapses the mismatch grows first, and the reward falls soon after.",
     remedy=advise(
         "Check that the sampler gets the new weights after every update. If it does, go back to a checkpoint from "
@@ -74,8 +74,8 @@ RULE = Rule(
         instead={"holdfast": OUR_BUG},
         also={"trl": "If the ratio alone is low, try `vllm_importance_sampling_mode='token_truncate'`."},
     ),
-    limitations="The ratio of whole rollouts, TRL's default, is a product over tokens. In long rollouts rounding alone "
-    "makes its truncated mean small, so the rule wants a ratio that was near 1, and rollouts that kept their length. "
-    "For the rest this rule judges only growth. SMP001 judges the level at the start of a run. Log-prob differences "
-    "below 0.03 nats are ignored, and so is growth in proportion to entropy.",
+    limitations="The ratio of whole rollouts, TRL's default, is a product over tokens. In long rollouts rounding "
+    "alone makes its truncated mean small, so the rule requires a ratio that was near 1, and rollouts that kept "
+    "their length. Otherwise this rule judges only growth. SMP001 judges the level at the start of a run. Log-prob "
+    "differences below 0.03 nats are ignored, and so is growth in proportion to entropy.",
 )

@@ -72,7 +72,7 @@ RULE = Rule(
             series=(name,),
             signal=partial(grows_with_updates, grown=grown, is_kl=is_kl),
             message=f"Sampler and trainer drift apart with every update since the first: {text}, up from "
-            "{usual:.2g}. It looks as if the sampler kept its old weights.",
+            "{usual:.2g}. The sampler seems to keep its old weights.",
             min_rows=MIN_ROWS,
         )
         for name, grown, text, is_kl in UNSYNCED
@@ -80,16 +80,16 @@ RULE = Rule(
     suppressed_by=("MSK001",),
     suppressed_by_earlier=("STP001", "SMP001", *COLLAPSING),
     meaning="The difference between sampler and trainer grows with every update since the first.",
-    impact="Rollouts come from an old policy, so the reward that is logged is that of the old policy too and stands "
-    "still. The importance ratios grow until the updates are noise.",
+    impact="Rollouts come from an old policy. The logged reward is the reward of this policy, so it does not change. "
+    "The importance ratios grow until the updates are noise.",
     remedy=advise(
-        "First check that the sampler receives the new weights after every update: ask it for the log-probs of a fixed "
-        "text before and after one. If it does, lower the [learning rate], and limit how many updates old a rollout "
-        "may be.",
+        "First check that the sampler receives the new weights: ask it for the log-probs of a fixed text before and "
+        "after an update. If it does receive them, lower the [learning rate], and limit how many updates old a "
+        "rollout may be.",
         instead={"holdfast": OUR_BUG},
         also={
             "trl": "With LoRA or several processes, make sure that the merged weights reach vLLM.",
         },
     ),
-    limitations="A slow and steady drift for another reason looks the same.",
+    limitations="A slow and steady drift with another cause looks the same.",
 )

@@ -8,8 +8,8 @@ from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal, 
 
 ESS = "sampler/ess"
 _MESSAGE = (
-    "The importance weights leave {sampler/ess:.0%} of the rollouts, {before:.0%} at first. The gradient is as noisy "
-    "as with that share of them: its error is {times:.2g} times that of equal weights"
+    "With the importance weights, the effective sample size is {sampler/ess:.0%} of the rollouts, down from "
+    "{before:.0%}. This makes the gradient {times:.2g} times as noisy as with equal weights"
 )
 
 
@@ -35,7 +35,7 @@ a half the weights vary as much as their mean: half of the rollouts are spent on
 
 RULE = Rule(
     code="SMP004",
-    title="importance weights leave few rollouts",
+    title="importance weights leave a small effective sample",
     applies=lambda log: ESS in log.series,
     checks=(
         Check(
@@ -55,13 +55,14 @@ RULE = Rule(
     ),
     suppressed_by=("MSK001", "SMP001", "SMP003", "STP001"),
     suppressed_by_earlier=("OFP001", *COLLAPSING),
-    meaning="The weights of sampler and trainer differ so much between rollouts that a few of them decide the update.",
-    impact="The update is mostly noise of the weights. In published runs with old rollouts a small effective sample "
-    "size comes before the collapse (arXiv 2602.17616).",
+    meaning="The importance weights differ so much between rollouts that a few rollouts decide the update.",
+    impact="The update is then mostly noise. In published runs with stale rollouts, the effective sample size "
+    "shrinks before the collapse (arXiv 2602.17616).",
     remedy=advise(
-        "Train on fresher rollouts ([age of rollouts]), or lower the [learning rate]. Weight tokens instead of whole "
-        "rollouts, whose weights are products over all tokens, or narrow the [bounds on the importance weights]."
+        "Train on fresher rollouts ([age of rollouts]), or lower the [learning rate]. Weight single tokens instead "
+        "of whole rollouts, whose weights are products over all tokens, or narrow the [bounds on the importance "
+        "weights]."
     ),
     limitations="The weight of a whole rollout is a product over its tokens, so in long rollouts rounding alone can "
-    "make the share small. Without a reward that falls it is therefore a note.",
+    "make the share small. Unless the reward falls, this is therefore a note.",
 )

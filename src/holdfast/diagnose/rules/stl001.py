@@ -128,32 +128,32 @@ def stood_still(rows: Rows) -> Signal | None:
 
 RULE = Rule(
     code="STL001",
-    title="series stands still",
+    title="metric does not change",
     checks=(
         Check(
             series=(REWARD,),
             signal=stands_still,
-            message="A measured value that varied stands still to the last digit: {named}.",
+            message="A measured value that used to vary no longer changes, not even in its last digit: {named}.",
             level="reason",
         ),
         Check(
             series=(REWARD,),
             signal=stood_still,
-            message="A value has never changed, to the last digit: {named}. If it is measured, it tells no rollout "
-            "from another.",
+            message="A value has never changed, not even in its last digit: {named}. If it is measured, it does not "
+            "distinguish rollouts.",
             level="note",
         ),
     ),
     suppressed_by=("GRP001", "LRN001", "GRD003", "RWD001"),
-    meaning="A series that varied from row to row has exactly one value since some step. Or one has a single value in "
-    "every row.",
-    impact="What is measured on sampled rollouts has noise. Without any, it is no longer computed, it is the same for "
+    meaning="A metric that varied from row to row has had exactly one value since some step. Or it has the same "
+    "value in every row.",
+    impact="A metric of sampled rollouts has noise. Without noise, the metric is no longer computed, is the same for "
     "all rollouts, or the policy always does the same.",
     remedy=advise(
-        "Find out where this value comes from, and call what computes it on two rollouts that should differ. Read some "
-        "[rollouts] from before and after that step."
+        "Find out where this value comes from, and call the function that computes it on two rollouts that should "
+        "differ. Read some [rollouts] from before and after that step."
     ),
-    limitations="It is silent once the reward has risen. Schedules and counters have no noise, so a series counts only "
-    "if it went up and down before. A value that is the same from the first row on is a note, because a setting looks "
-    "the same.",
+    limitations="The rule reports nothing once the reward has risen. Schedules and counters have no noise, so a "
+    "metric counts only if it rose and fell before. A value that is the same from the first row on is a note, "
+    "because a logged setting looks the same.",
 )

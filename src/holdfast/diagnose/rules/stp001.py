@@ -273,21 +273,21 @@ BREAKS = (
     Check(
         series=(REWARD,),
         signal=breaks_at_first,
-        message="The first updates broke the policy: the reward began at {first:.3g} and is {reward/mean:.3g}.",
+        message="The first updates broke the policy: the reward was {first:.3g} at first and is now {reward/mean:.3g}.",
         look_at=(REWARD, ENTROPY, LENGTH),
     ),
     Check(
         series=(REWARD, ENTROPY),
         signal=breaks_at_once,
         message="The policy broke within a few rows: the reward fell from {reward before:.3g} to {reward/mean:.3g}, "
-        "while entropy went from {entropy before:.2g} to {entropy/mean:.2g} nats.",
+        "while entropy changed from {entropy before:.2g} to {entropy/mean:.2g} nats.",
         look_at=(REWARD, ENTROPY, CLIPPED),
     ),
     Check(
         series=(KL,),
         signal=leaps_away,
         message="The first updates moved the policy far away: the KL to the reference is {kl/reference:.2g} nats per "
-        "token, after {first:.2g} in the first row.",
+        "token, up from {first:.2g} in the first row.",
         rows_normal=ROWS_TO_FORGET,
         look_at=(KL, REWARD),
     ),
@@ -333,12 +333,12 @@ RULE = Rule(
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001"),
     meaning="One update changes the policy so much that the reward falls within a few steps. No slow decay comes "
     "before it.",
-    impact="The optimizer overshoots. Likelihood-preserving penalties delay this, but do not prevent it where the step "
-    "is the cause.",
+    impact="The optimizer overshoots. Likelihood-preserving penalties delay this, but do not prevent it if the step "
+    "size is the cause.",
     remedy=SMALLER_STEPS,
     limitations="If the log has neither displacement nor `ratio/log_product`, the rule uses weaker evidence. Either "
-    "an update clips more than 10 % of the tokens, and the reward falls or no earlier update clipped "
-    "half as many. Or the reward is lost within three rows while entropy or clipping jumps. "
-    "Sequence-level clipping always clips that many tokens, so there a falling reward alone causes a "
-    "finding. After LLD001 to LLD003, a jump is the end of that decay, and this rule reports nothing.",
+    "an update clips more than 10 % of the tokens, and the reward falls or no earlier update clipped half as many. "
+    "Or the reward collapses within three rows while entropy or clipping jumps. Sequence-level clipping always clips "
+    "that many tokens; it is a finding only if the reward falls too. After LLD001 to LLD003, a jump is the end of "
+    "that decay, and this rule reports nothing.",
 )

@@ -135,11 +135,12 @@ RULE = Rule(
         Check(
             series=(CALLS,),
             signal=is_never_called,
-            message="The agent hardly ever calls its tool: {rollout/searches:.2g} calls per rollout, as since the log "
-            "began.",
+            message="The agent has hardly ever called its tool since the log began: {rollout/searches:.2g} calls per "
+            "rollout.",
             remedy=advise(
-                "Read some [rollouts]. If the prompt describes the tool in the form that the parser reads, start from "
-                "a [better policy], or show a call in the prompt. If answers do not need the tool, look elsewhere."
+                "Read some [rollouts]. If the prompt describes the tool in the form that the parser reads, start "
+                "from a [better policy], or show a call in the prompt. If the questions can be answered without the "
+                "tool, look for another cause."
             ),
             level="reason",
         ),
@@ -147,14 +148,14 @@ RULE = Rule(
     # A tool that fails is left alone for a reason, and a policy that breaks does not write calls.
     suppressed_by=("RET001", "RET002", "TOL002", "STP001"),
     suppressed_by_earlier=(*COLLAPSING, "ENT003"),
-    meaning="The agent called its tool, and now hardly ever does.",
-    impact="It answers from memory or guesses. Rollouts without calls have nothing to teach about calls, so the agent "
-    "seldom returns to them by itself.",
+    meaning="The agent used to call its tool, and now hardly ever does.",
+    impact="It answers from memory or guesses. Rollouts without calls teach nothing about calls, so the agent rarely "
+    "starts calling again by itself.",
     remedy=advise(
         "Go back to a checkpoint from before this step. Read some [rollouts] from there: calls that fail, return "
         "nothing useful, or run into a limit ([limits of tokens and turns]) teach the agent to avoid them. Let an "
         "answer without a call earn less ([weights of the reward]), or lower the [learning rate]."
     ),
-    limitations="The use must have been established in ten rows. If the reward has clearly risen since, it is "
-    "a note, because the task may not need the tool. Turns are counted differently by each trainer.",
+    limitations="The agent must have used the tool in ten rows before. If the reward has clearly risen since then, "
+    "this is a note, because the task may not need the tool. Each trainer counts turns differently.",
 )

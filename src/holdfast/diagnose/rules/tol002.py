@@ -140,23 +140,23 @@ RULE = Rule(
         Check(
             series=(LENGTH, TURNS, REWARD),
             signal=results_are_missing,
-            message="The tool seems to have stopped answering: within two rows rollouts went from {before:.3g} to "
+            message="The tool seems to have stopped answering: within two rows, rollouts shrank from {before:.3g} to "
             "{rollout/length:.3g} tokens and earn less, although the agent takes as many turns as before.",
             min_rows=ROWS + 2,
             better=((FAILED,),),
         ),
     ),
-    meaning="Many calls of tools fail, are malformed, or return nothing.",
-    impact="The agent gets errors in place of results, so its reward falls although its weights may be sound. It then "
-    "learns not to call the tool.",
+    meaning="Many tool calls fail, are malformed, or return nothing.",
+    impact="The agent gets errors instead of results, so its reward falls although its weights may be intact. It "
+    "then learns not to call the tool.",
     remedy=advise(
-        "Call the tool yourself with a call from a recent one of the [rollouts]. If it fails, repair the tool "
-        "([retriever]) and resume from a checkpoint before this step: a smaller learning rate would not help. If the "
-        "calls are malformed, check the chat template and the tool's schema, and whether calls are cut off ([limits of "
-        "tokens and turns])."
+        "Repeat a tool call from one of the latest [rollouts] by hand. If it fails, repair the tool (for search, the "
+        "[retriever]) and resume from a checkpoint before this step: a smaller learning rate would not help. If the "
+        "calls are malformed, check the chat template and the tool's schema, and whether calls are cut off ([limits "
+        "of tokens and turns])."
     ),
-    limitations="TRL counts malformed calls as failures too, so the share does not say which of both it is. A model "
-    "that still learns to write calls has a high share that falls; that is not reported unless 90 % fail in ten "
-    "rows. Other trainers do not log the share. There the rule looks at the length, which must count the results of "
-    "tools, as verl's does: with unchanged turns, a tool that stops answering makes it fall at once.",
+    limitations="TRL counts malformed calls as failures too, so the share does not tell the two apart. While a model "
+    "learns to write calls, the share is high but falls; this is reported only if 90 % fail in ten rows. Other "
+    "trainers do not log the share. For them the rule uses the rollout length, which must include tool results, as "
+    "in verl. If the tool stops answering, the length drops at once while the number of turns stays the same.",
 )

@@ -182,7 +182,7 @@ ROWS_IF_MOST = 20
 """Rows within which the reward may begin to rise although three quarters or more are truncated."""
 
 CUT_FROM_THE_START = advise(
-    "Read some [rollouts]. If they are sound, raise the [limits of tokens and turns]. If they are noise, check the "
+    "Read some [rollouts]. If they make sense, raise the [limits of tokens and turns]. If they are noise, check the "
     "checkpoint and its chat template, or start from a [better policy]."
 )
 
@@ -197,8 +197,8 @@ RULE = Rule(
                 series=(TRUNCATED,),
                 signal=partial(all_are_truncated, at_first=at_first),
                 rows_normal=REWARD_ROWS,
-                message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and nearly all "
-                "have since " + ("the log began." if at_first else "step {since}. The reward has not risen."),
+                message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. Nearly all "
+                "have done so since " + ("the log began." if at_first else "step {since}. The reward has not risen."),
                 kind="from the start" if at_first else None,
                 remedy=CUT_FROM_THE_START if at_first else None,
             )
@@ -208,8 +208,8 @@ RULE = Rule(
             series=(TRUNCATED, REWARD),
             signal=truncation_limits_reward,
             rows_normal=REWARD_ROWS,
-            message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and most have since "
-            "the log began. The reward does not rise, and does not exceed what the other rollouts can earn.",
+            message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. Most have done so "
+            "since the log began. The reward does not rise, and does not exceed what the remaining rollouts can earn.",
             min_rows=ROWS_IF_MOST,
             kind="from the start",
             remedy=CUT_FROM_THE_START,
@@ -257,8 +257,8 @@ RULE = Rule(
     impact="A truncated rollout has no answer and no reward. So the policy learns to avoid long rollouts, whatever "
     "they contain, or the agent stops learning when to end.",
     remedy=advise(
-        "Read some [rollouts]. If they are sound, raise the [limits of tokens and turns]. If they are noise, this is "
-        "a symptom: go back to an earlier checkpoint and lower the [learning rate].",
+        "Read some [rollouts]. If they make sense, raise the [limits of tokens and turns]. If they are noise, this "
+        "is a symptom: go back to an earlier checkpoint and lower the [learning rate].",
         also={
             "verl": "The agent loop `holdfast_search` has `max_turns` in the file named by "
             "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",

@@ -1,4 +1,4 @@
-"""TRN002: rollouts grow for nothing."""
+"""TRN002: rollouts grow without a higher reward."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COST_TIMES = 2.0
 
 RULE = Rule(
     code="TRN002",
-    title="rollouts grow for nothing",
+    title="rollouts grow without a higher reward",
     kind="symptom",
     needs=((LENGTH, REWARD),),
     checks=(
@@ -51,16 +51,16 @@ RULE = Rule(
     # These say what the length led to, or came from.
     suppressed_by=("TRN001", "ENT003", "RWD001"),
     meaning="Rollouts have become at least twice as long as in the first rows, and the reward has not risen.",
-    impact="Each step samples and trains on as many times more tokens. Reasoning runs grow too, but their reward "
+    impact="Every step has to sample and train on that many more tokens. Reasoning runs grow too, but their reward "
     "rises.",
     remedy=advise(
         "Read some [rollouts]. If they ramble, give shorter correct ones a higher reward, and average the loss over "
-        "all tokens of a batch: an average over each rollout first makes the tokens of a long incorrect one count "
-        "less.",
+        "all tokens of a batch. If the loss is averaged within each rollout first, the tokens of long incorrect "
+        "rollouts count less.",
         also={
-            "holdfast": "That average is `loss.reduction`.",
-            "trl": "That average is `loss_type`.",
-            "verl": "That average is `actor_rollout_ref.actor.loss_agg_mode`.",
+            "holdfast": "The setting is `loss.reduction`.",
+            "trl": "The setting is `loss_type`.",
+            "verl": "The setting is `actor_rollout_ref.actor.loss_agg_mode`.",
         },
     ),
     limitations="This is a note, not a finding: in a noisy log the reward may have risen by less than its noise. If "

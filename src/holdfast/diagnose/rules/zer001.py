@@ -56,7 +56,7 @@ RULE = Rule(
     suppressed_by=("GRD002", "GRD003", "GRP001"),
     meaning="The loss, the clip ratio or the KL is 0 for a harmless reason. The policy still learns.",
     impact="The value of a GRPO loss says little about progress. While the policy equals the old policy, the loss is "
-    "0 but its gradient is not. If the loss grows slowly, that is usually the KL term.",
+    "0 but its gradient is not. If the loss grows slowly, the reason is usually the KL term.",
     remedy=advise("Change nothing. The reward shows whether the policy learns."),
     limitations="This is a note, not a finding. It needs a gradient above 0 or a KL that grows.",
 )

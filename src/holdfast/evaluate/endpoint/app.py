@@ -95,7 +95,7 @@ def make_app(desk: Desk, *, token: str | None = None, local: str | None = None) 
                     thoughts += reasoning(step_of(new, protocol))
                 elif await request.is_disconnected():
                     break
-        raise Gone("the client has left")
+        raise Gone("the client has disconnected")
 
     def complete(asked: Asked, answered: Answered, thoughts: str) -> Response:
         if (failure := failure_of(answered)) is not None:

@@ -122,7 +122,7 @@ class Desk:
 
         def see(_: Task, turn: Turn) -> None:
             if visit.gone.is_set():
-                raise Gone("nobody waits for this answer")
+                raise Gone("no client is waiting for this answer")
             visit.tell(Seen(turn, [found.documents[id] for id in turn.hits if id in found.documents]))
 
         for note in self.notes(asked.question):

@@ -35,8 +35,8 @@ class Guard:
         """Status and sentence for a request that is not answered; None if it is."""
         if self._local is not None and not _is_local(headers.get(b"host", b"localhost"), self._local):
             return 421, (
-                "this server is for its own machine, and the request names another host. Call it by localhost or "
-                "127.0.0.1, or start it with --host or with a token"
+                "this server answers only its own machine, but the request names another host. Call it by localhost "
+                "or 127.0.0.1, or start it with --host or with a token"
             )
         if self._authorization is None:
             origin = headers.get(b"origin")
@@ -44,7 +44,7 @@ class Guard:
                 return None
             return 403, (
                 f"a page of another site, {shown(origin.decode('latin-1'))}, calls this server, which needs no token; "
-                "start it with a token if that is meant"
+                "if this is intended, start the server with a token"
             )
         if path in self._is_open:
             return None
@@ -72,7 +72,7 @@ async def read_body(request: Request, kind: type[Body], most: int) -> Body:
             if len(body) > most:
                 raise HTTPException(413, f"the body is longer than {most} bytes")
     except ClientDisconnect:
-        raise HTTPException(400, "the body broke off") from None
+        raise HTTPException(400, "the request body is incomplete") from None
     try:
         return kind.model_validate_json(_ESCAPES.sub(_whole, body) if b"\\u" in body else body)
     except ValidationError as error:

@@ -130,7 +130,9 @@ def rollouts_at(path: Path, names: Mapping[str, str] | None = None) -> Rollouts:
         notes.append(f"{len(kept.rollouts):,} of {whole:,} rollouts are read, of steps spread over the run.")
     ordered = sorted(kept.rollouts, key=lambda rollout: rollout.step)
     if ordered and all(rollout.reward is None for rollout in ordered):
-        notes.append("The rollouts have no rewards. If a field is the reward, name it: --name reward=FIELD.")
+        notes.append(
+            "The rollouts have no rewards. If one of their fields is the reward, name it: --name reward=FIELD."
+        )
     return Rollouts(tuple(ordered), tuple(notes), tuple(host for host, _ in hosts.most_common()))
 
 
@@ -183,10 +185,10 @@ def _paths(path: Path) -> tuple[list[Path], list[str]]:
     found = [one for one in found if not (one.parent.name == "effective" and one.parent.parent in whole)]
     if not pickles:
         return found, []
-    count = "1 file" if len(pickles) == 1 else f"{len(pickles):,} files"
+    count = "1 file was" if len(pickles) == 1 else f"{len(pickles):,} files were"
     return found, [
-        f"Not opened: {count} such as {pickles[0].name}, because a pickle can run any code. Where you trust it, write "
-        "its samples as JSON lines with prompt, response and reward."
+        f"{count} such as {pickles[0].name} not opened, because a pickle can run any code. If you trust its source, "
+        "convert the samples to JSON lines with prompt, response and reward."
     ]
 
 
