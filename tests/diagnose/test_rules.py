@@ -15,6 +15,7 @@ from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.isd001 import TO_SAMPLER
 
 from .cases import BROKEN, CASES, PRODUCT, REWARD, TWINS
+from .conftest import log_of
 from .stock_cases import ENTROPY, LENGTH, MIXED, Change, always, noisy, ramp, spike, step, then
 
 MakeLog = Callable[..., Log]
@@ -86,6 +87,13 @@ def test_an_agent_that_stops_answering_does_not_look_like_a_broken_reward(
     (name, level) = *change, *change.values()
     found = codes(make_log(**BROKEN | {name: step(30, level)}))
     assert "RWD001" in found and "GRP001" not in found
+
+
+@pytest.mark.parametrize(("rewards", "is_found"), [([1.0, 0.5, 0.0, 0.0], False), ([0.8125, 0.6875, 0.0, 0.0], True)])
+def test_two_rollouts_a_row_that_were_lucky_at_first_broke_nothing(rewards: list[float], is_found: bool) -> None:
+    """Three of four correct and then none of four is chance; 24 of 32 and then none of 32 is none."""
+    log = log_of({"reward/mean": rewards, "entropy/mean": [0.8, 0.8, 2.0, 2.1]}, host="trl")
+    assert ("STP001" in codes(log)) == is_found
 
 
 def test_what_passed_and_left_the_reward_down_stays_a_finding(make_log: MakeLog) -> None:

@@ -221,7 +221,9 @@ def breaks_at_first(rows: Rows) -> Signal:
     (reward,) = rows.columns
     row = np.arange(len(reward))
     first = delayed(trailing_mean(reward, EARLY_ROWS), 2)  # the mean of all rows before the last two
-    by_chance = BREAK_ERRORS * binary_noise(first, 2 * count_of(reward))
+    before = np.maximum(row - 1, 1)  # rows; the noise is that of a difference between their mean and that of two rows
+    in_both = trailing_mean(reward, EARLY_ROWS)
+    by_chance = BREAK_ERRORS * binary_noise(in_both, 2 * before / (before + 2) * count_of(reward))
     height = np.maximum(first, 0.0) - np.minimum(lowest(reward), 0.0)  # so few rows do not show how low rewards may be
     gone = held(first - reward >= GONE_SHARE * height, 2) & (first - reward > by_chance)
     sudden = (first - delayed(reward, 2) < LOST_SHARE * height) | clips_much_so_far(rows)
