@@ -88,7 +88,7 @@ SKYRL = Host(
     ),
     old_policy=_by_staleness,
     trainers={"sampler": "SkyRL"},
-    words={"age of rollouts": ("max_staleness_steps",)},
+    words={"limit on staleness": ("max_staleness_steps",)},
     older={"policy/ppo_clip_ratio": "policy/loss_metrics/clip_ratio"},
     held_out=(r"eval/(.+)/avg_score",),
     spans=(
@@ -163,7 +163,7 @@ NEMO_RL = Host(
         "coefficient of the KL": ("loss_fn.reference_policy_kl_penalty",),
         "importance weights of the sampler": ("loss_fn.use_importance_sampling_correction=True",),
         "limits of tokens and turns": ("policy.max_total_sequence_length",),
-        "age of rollouts": ("grpo.async_grpo.max_trajectory_age_steps",),
+        "limit on staleness": ("grpo.async_grpo.max_trajectory_age_steps",),
     },
     marks=("train/gen_kl_error", "gen_kl_error", "train/token_mult_prob_error", "token_mult_prob_error"),
 )

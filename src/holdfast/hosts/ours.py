@@ -25,7 +25,7 @@ OURS = Host(
         "optimizer steps per rollout batch": ("train.optimizer_steps_per_rollout",),
         "norm of the gradient": ("train.grad_clip",),
         "group size": ("train.group_size",),
-        "age of rollouts": ("train.staleness",),
+        "limit on staleness": ("train.staleness",),
         "importance ratio": ("loss.dual_clip = 3.0",),
         "upper clip": ("loss.clip_high",),
         "entropy bonus": ("loss.entropy_coef",),

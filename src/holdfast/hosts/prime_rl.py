@@ -75,6 +75,6 @@ PRIME_RL = Host(
         Span("time/save_ckpt", "evaluation"),
     ),
     step_seconds="time/step",
-    words={"age of rollouts": ("max_off_policy_steps",)},
+    words={"limit on staleness": ("max_off_policy_steps",)},
     marks=("train/agg/", "mismatch_kl/", "entropy/all/"),
 )

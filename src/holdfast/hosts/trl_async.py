@@ -49,7 +49,7 @@ TRL_ASYNC = Host(
         **{phrase: TRL.words[phrase] for phrase in ("schedule", "warm-up", "upper clip", "rollouts")},
         **{phrase: TRL.words[phrase] for phrase in ("threshold", "tau", "preserve more rollouts")},
         "without top-p and top-k": TRL.words["without top-p and top-k"],
-        "age of rollouts": ("max_staleness", "weight_sync_steps"),
+        "limit on staleness": ("max_staleness", "weight_sync_steps"),
         "penalty on lost likelihood": (f"with_penalties(AsyncGRPOTrainer, LLDS(coef={COEF}, threshold=0.01))",),
         "full precision": ('dtype="float32"',),
         "limits of tokens and turns": ("max_completion_length", "max_tool_calling_iterations"),

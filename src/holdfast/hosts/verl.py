@@ -178,7 +178,7 @@ VERL = Host(
         "optimizer steps per rollout batch": (f"{ACTOR}.ppo_epochs", f"{ACTOR}.ppo_mini_batch_size"),
         "importance ratio": (f"{ACTOR}.clip_ratio_c=3",),
         "penalty on lost likelihood": _PENALTY,
-        "age of rollouts": ("async_training.staleness_threshold",),
+        "limit on staleness": ("async_training.staleness_threshold",),
         "threshold": (f"{ACTOR}.policy_loss.penalty_threshold",),
         "tau": (f"{ACTOR}.policy_loss.penalty_tau",),
         "preserve more rollouts": (f"{ACTOR}.policy_loss.penalty_preserve",),

@@ -30,7 +30,7 @@ VERL_ASYNC = replace(
     ),
     words={
         **VERL.words,
-        "age of rollouts": (
+        "limit on staleness": (
             "trainer.v1.sampler.max_off_policy_threshold",
             "trainer.v1.separate_async.parameter_sync_step",
         ),

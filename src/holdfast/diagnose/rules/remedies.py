@@ -126,8 +126,8 @@ _PRESERVE_OF = {
 
 
 FRESHER = (
-    "Let the sampler run fewer updates ahead of the trainer ([age of rollouts]). Take fewer [optimizer steps per "
-    "rollout batch], or lower the [learning rate]. "
+    "Lower the [limit on staleness], so that the sampler runs fewer updates ahead of the trainer. Take fewer "
+    "[optimizer steps per rollout batch], or lower the [learning rate]. "
 )
 TO_SAMPLER = advise(f"{FRESHER}Here the old policy is the sampler's, so {WITHOUT}.")
 """Where the old policy is the sampler's, a penalty did not pay (holdfast.hosts.advice)."""
@@ -145,7 +145,7 @@ SMALLER_STEPS = advise(
 )
 
 CHECK_REWARD: Remedy = advise(
-    "First check the reward: call it on a correct rollout. Often it does not find the answer in the text, or "
-    "rollouts are too short to contain one ([limits of tokens and turns]). Read some [rollouts]. If the reward "
-    "works, start from a [better policy], use easier questions, or a [denser reward]."
+    "First check the reward: call it on a correct rollout. Often it does not find the answer in the text, or the "
+    "[limits of tokens and turns] leave no room for one. Read some [rollouts]. If the reward works, start from a "
+    "[better policy], use easier questions, or a [denser reward]."
 )

@@ -151,8 +151,8 @@ RULE = Rule(
     impact="The policy earns an easy reward, such as one for format or length, and gives up what the other function "
     "measures. If that is correctness, this is reward hacking, and the total reward hides it.",
     remedy=advise(
-        "Give more weight to the part of the reward that fell ([weights of the reward]). Or let the part that rose "
-        "count only where the other one does. Read some [rollouts]."
+        "Change the [weights of the reward] so that the part that fell counts more. Or let the part that rose count "
+        "only where the other one does. Read some [rollouts]."
     ),
     limitations="The rule needs `rewards/<function>/mean` of two or more functions, or two or three metrics that add "
     "up to the reward. It does not know which of them matters. If the falling function is named after form, such as "

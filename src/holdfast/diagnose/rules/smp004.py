@@ -59,9 +59,9 @@ RULE = Rule(
     impact="The update is then mostly noise. In published runs with stale rollouts, the effective sample size "
     "shrinks before the collapse (arXiv 2602.17616).",
     remedy=advise(
-        "Train on fresher rollouts ([age of rollouts]), or lower the [learning rate]. Weight single tokens instead "
-        "of whole rollouts, whose weights are products over all tokens, or narrow the [bounds on the importance "
-        "weights]."
+        "Lower the [limit on staleness] to train on fresher rollouts, or lower the [learning rate]. Weight single "
+        "tokens instead of whole rollouts, whose weights are products over all tokens, or narrow the [bounds on the "
+        "importance weights]."
     ),
     limitations="The weight of a whole rollout is a product over its tokens, so in long rollouts rounding alone can "
     "make the share small. Unless the reward falls, this is therefore a note.",

@@ -153,8 +153,8 @@ RULE = Rule(
     "starts calling again by itself.",
     remedy=advise(
         "Go back to a checkpoint from before this step. Read some [rollouts] from there: calls that fail, return "
-        "nothing useful, or run into a limit ([limits of tokens and turns]) teach the agent to avoid them. Let an "
-        "answer without a call earn less ([weights of the reward]), or lower the [learning rate]."
+        "nothing useful, or exceed the [limits of tokens and turns] teach the agent to avoid them. Change the "
+        "[weights of the reward] so that an answer without a call earns less, or lower the [learning rate]."
     ),
     limitations="The agent must have used the tool in ten rows before. If the reward has clearly risen since then, "
     "this is a note, because the task may not need the tool. Each trainer counts turns differently.",

@@ -150,10 +150,10 @@ RULE = Rule(
     impact="The agent gets errors instead of results, so its reward falls although its weights may be intact. It "
     "then learns not to call the tool.",
     remedy=advise(
-        "Repeat a tool call from one of the latest [rollouts] by hand. If it fails, repair the tool (for search, the "
-        "[retriever]) and resume from a checkpoint before this step: a smaller learning rate would not help. If the "
-        "calls are malformed, check the chat template and the tool's schema, and whether calls are cut off ([limits "
-        "of tokens and turns])."
+        "Repeat a tool call from one of the latest [rollouts] by hand. If it fails, repair the tool, such as the "
+        "[retriever], and resume from a checkpoint before this step: a smaller learning rate would not help. If the "
+        "calls are malformed, check the chat template and the tool's schema, and whether the [limits of tokens and "
+        "turns] cut calls off."
     ),
     limitations="TRL counts malformed calls as failures too, so the share does not tell the two apart. While a model "
     "learns to write calls, the share is high but falls; this is reported only if 90 % fail in ten rows. Other "
