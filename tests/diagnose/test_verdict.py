@@ -30,7 +30,7 @@ def noisy(level: Any, spread: float = 0.02, seed: int = 0, rows: int = ROWS) -> 
 
 FLAT = noisy(0.3)
 RISES = noisy(np.linspace(0.2, 0.7, ROWS))
-REWARD = "reward/mean"
+REWARD, K = "reward/mean", "optimizer_steps_per_rollout"
 
 
 def diagnosed(host: str = "trl", **series: Any) -> Diagnosis:
@@ -376,3 +376,11 @@ def test_a_fall_at_once_that_came_back_and_left_the_rollouts_as_they_were_is_one
     assert same.verdict.word == "cannot tell" and "fell near step 101" in same.verdict.text and not same.findings
     entropy = [*noisy(0.8, rows=100), *noisy(1.6, rows=60), *noisy(0.8, rows=60)]
     assert diagnosed(reward__mean=rewards, entropy__mean=entropy).verdict.word == "fell"
+
+
+def test_a_log_without_a_whole_rollout_batch_says_so() -> None:
+    """Two of the four optimizer steps of the first one."""
+    first = {name: Series(np.array([1]), np.array([value])) for name, value in ((REWARD, 0.3), (K, 4.0))}
+    log = log_of({"ratio/max": [1.0, 1.1]}, host="trl")
+    verdict = diagnose(replace(log, series={**log.series, **first})).verdict
+    assert verdict.text == "No rollout batch is whole yet (2 rows, steps 1 to 2)."

@@ -17,6 +17,7 @@ from holdfast.base.errors import ConfigError
 from holdfast.base.stored import read_toml
 from holdfast.base.tested import TESTED, between, installed_version, newer_than_tested
 from holdfast.cli.terminal import HELP_OPTIONS, out
+from holdfast.hosts.advice import WITHOUT
 from holdfast.hosts.trl import CORRECTS, TWICE
 
 if TYPE_CHECKING:
@@ -144,6 +145,11 @@ def trl() -> Iterator[Line]:
     installed = _supported("trl", _INSTALL_TRL)
     yield from _versions("trl", "transformers")
     yield True, _TRL_SCHEDULE
+    yield (
+        True,
+        "the old policy: GRPOTrainer takes the weights with which the rollout batch began, with vLLM too; "
+        f"AsyncGRPOTrainer the sampler, so {WITHOUT} there (docs/reference/advice.md)",
+    )
     yield (
         True,
         "if top_p, top_k or min_p truncates the sampler: set top_k=512 or less, and pass with_penalties(..., "

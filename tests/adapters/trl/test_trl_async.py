@@ -25,6 +25,7 @@ from datasets import Dataset
 
 from holdfast.adapters.trl import LLDS, NLL, SAPO, asynchronous, with_penalties
 from holdfast.base.errors import ConfigError
+from holdfast.diagnose.readers import read_log
 from holdfast.hosts.trl import ASYNC_LOGGED
 from holdfast.hosts.trl_async import TRL_ASYNC
 
@@ -213,6 +214,17 @@ def test_metrics_that_are_kept_elsewhere_are_named_too() -> None:
         trainer.compute_loss(None, dict.fromkeys(set(asynchronous.BATCH) - {"token_index"}, torch.ones(1, 1)))
 
 
+@pytest.mark.parametrize(("penalty", "threshold"), [(LLDS(), True), (LLDS(threshold=0.01), False), (NLL(), False)])
+def test_a_penalty_is_told_that_its_old_policy_is_the_sampler(
+    penalty: Any, threshold: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_penalties(AsyncGRPOTrainer)
+    assert not capsys.readouterr().err
+    with_penalties(AsyncGRPOTrainer, penalty)
+    said = capsys.readouterr().err
+    assert "compares with the sampler: begin without a penalty" in said and ("set a threshold" in said) is threshold
+
+
 def test_what_is_looked_for_in_the_log_is_what_diagnose_reads() -> None:
     assert set(ASYNC_LOGGED) <= {name.host for name in TRL_ASYNC.series}
 
@@ -302,6 +314,10 @@ def test_a_training(
     )  # fmt: skip
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         trainer.train()
+    trainer.save_state()
+    log = read_log(tmp_path / "run" / "trainer_state.json")
+    assert (log.host, log.old_policy) == ("trl-async", "sampler")
+    assert {"drift/positive", "penalty/preserved_fraction"} <= log.series.keys()
     told = [record.getMessage() for record in caplog.records if "in its log" in record.getMessage()]
     assert len(told) == ("reward" not in logged) and all(" has no reward in its log" in text for text in told)
     first, second, third = [row for row in trainer.state.log_history if "holdfast/ratio/max" in row]

@@ -11,9 +11,10 @@ from holdfast.adapters.trl.mask import MaskMixin
 from holdfast.adapters.trl.nthr import NthrMixin
 from holdfast.adapters.trl.penalty import PenaltyMixin, Settings
 from holdfast.adapters.trl.unsloth import unsloth_mixin
-from holdfast.adapters.trl.watch import warn
+from holdfast.adapters.trl.watch import say, warn
 from holdfast.base.errors import ConfigError
 from holdfast.base.tested import TESTED, between, newer_than_tested
+from holdfast.hosts.advice import WITHOUT
 from holdfast.methods.custom_penalty import try_out
 from holdfast.methods.penalties import PENALTIES, Penalty
 
@@ -131,6 +132,10 @@ def _check_async(penalty: Penalty | None, installed: str, *, mask_logprobs: bool
         problems.append(f"with_penalties({NAME}) needs trl 1.16 or newer, whose loss gets packed rollouts: {_INSTALL}")
     for problem in problems:
         raise ConfigError(problem)
+    if penalty is not None:
+        noise = "; with one, set a threshold such as 0.01, because vLLM's numbers differ from the trainer's"
+        threshold = getattr(penalty, "threshold", None)
+        say(f"{host} compares with the sampler: {WITHOUT} (docs/reference/advice.md){noise if threshold == 0 else ''}")
 
 
 def _is_unsloth(trainer_class: type) -> bool:
