@@ -337,6 +337,16 @@ def test_a_refusal_names_the_family_of_the_template(speaker: Speaker) -> None:
         render_prompt("Who?", NATIVE, tokenizer)
 
 
+def test_gemma_4_that_thinks_is_refused_by_its_name(speaker: Speaker) -> None:
+    """Its template opens a thought after a result, and not at first."""
+    tokenizer = speaker("quoted")
+    tokenizer.chat_template += (
+        "{% if add_generation_prompt and messages[-1].role == 'tool' %}<|channel>thought\n{% endif %}"
+    )
+    with pytest.raises(ConfigError, match=r"\(Gemma 4's\) begins a thought after .* It works without enable_thinking in"):
+        render_prompt("Who?", NATIVE, tokenizer)
+
+
 def test_a_format_does_not_keep_its_tokenizer(speaker: Speaker) -> None:
     tokenizer = speaker("hermes")
     NATIVE.encode_turn("<search> x </search>", tokenizer)

@@ -321,6 +321,7 @@ class Rendering:
 
 _FAMILIES = {
     "<start_of_turn>": ("Gemma 3", "Gemma 4's template works. "),
+    "<|turn>": ("Gemma 4", "It works without enable_thinking in model.chat_template_kwargs. "),
     "<｜tool▁calls▁begin｜>": ("DeepSeek-V3", "The templates of DeepSeek-V3.2 and V4 work. "),
     "<|tool_call_start|>": ("LFM2", ""),
     "<|start_header_id|>": ("Llama 3", "The templates of Llama 3.1 to 3.3 work. "),
