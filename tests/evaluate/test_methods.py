@@ -17,7 +17,7 @@ from holdfast.evaluate import methods
 from holdfast.evaluate.folder import read_results, read_whole_rows
 from holdfast.evaluate.methods import METHODS, Conversation, Limits, Method, Outcome, Prompt, method_named, search
 from holdfast.evaluate.model import agent_protocol, open_model, retriever_for, run_of, settings_of
-from holdfast.evaluate.questions import load_questions
+from holdfast.evaluate.questions import load_questions, usual_questions
 from holdfast.evaluate.run import Evaluation
 from holdfast.evaluate.servers import Server
 from holdfast.recipe import BUNDLED, absolute, dump, load
@@ -337,8 +337,10 @@ def test_what_training_held_out_is_evaluated_by_name(tmp_path: Path, monkeypatch
     ):
         assert load_questions(["dev"], config) == list(held_out) and len(held_out) == 3
         assert config.retrieval.corpus == "new.jsonl"
+        assert usual_questions(config) == "dev"  # as the closing scores of a run
         with pytest.raises(ConfigError, match=r"does not set data.test"):
             load_questions(["test"], config)
+    assert usual_questions(load(tmp_path / "my.toml", ["--data.test", "test.jsonl"])) == "test"
     small = load(None, ["--world.people", "60"])
     assert load_questions(["dev"], small) == load_questions(["world-dev"], small)
     assert retriever_for(METHODS["rag"], small, ["dev"]) is not None

@@ -218,6 +218,16 @@ def test_a_wrong_row_is_named_by_its_field(row, field, reason):
     assert reason in caught.value.reason
 
 
+def test_a_table_without_names_of_columns_says_where_they_go(tmp_path):
+    """As a colleague sends it: the first question would be read as the name of a column."""
+    (tmp_path / "a.csv").write_text("Who opened it?,Oda Quist\nWhen?,1916\n")
+    with pytest.raises(DataError, match="A table's first line names its columns, such as question,answer"):
+        read_examples(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("question,result\nWho opened it?,Oda Quist\n")
+    with pytest.raises(DataError, match="the row has 'question', 'result'$"):
+        read_examples(tmp_path / "b.csv")
+
+
 def test_light_rows_keep_what_is_small(published):
     example = light(read_row(published("flashrag", 0)))
     assert example.metadata == {"id": "test_0", "metadata": {"type": "bridge"}}

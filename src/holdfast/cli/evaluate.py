@@ -74,7 +74,7 @@ def run(
             metavar="DATA",
             help="Questions: a file, a published set (nq, hotpotqa …), `seven` (the test sets of `holdfast data "
             "list`), `test` or `dev` of the recipe, or `world`. Without data.dev, `dev` is what training holds out. "
-            "May be repeated. Default: `test`.",
+            "May be repeated. Default: `test`, or `dev` of files that have no test questions.",
         ),
     ] = None,
     server: Annotated[

@@ -10,6 +10,7 @@ from pathlib import Path
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.evaluate.results import set_of
 from holdfast.recipe import Config, require
+from holdfast.recipe.paths import is_path
 from holdfast.recipe.sections import FACTBOOK, WORLD
 from holdfast.tasks.opening import bundled, open_tasks
 from holdfast.tasks.prepare import open_questions
@@ -49,8 +50,11 @@ def asks_world(name: str) -> bool:
 
 
 def usual_questions(config: Config) -> str:
-    """The name of the questions on which a recipe's model is evaluated."""
-    return WORLD if config.data.train == WORLD else "test"
+    """The name of the questions on which a recipe's model is evaluated: as at the end of a run, `dev` of files that have
+    no test questions."""
+    if config.data.train == WORLD:
+        return WORLD
+    return "dev" if config.data.test is None and is_path("data.train", config.data.train) else "test"
 
 
 def is_of_recipe(name: str) -> bool:

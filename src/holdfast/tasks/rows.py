@@ -185,7 +185,10 @@ def _golds(row: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[str, tuple
     places = places or answers_in(row)
     if not places:
         names = ", ".join(map(repr, ANSWERS[1:]))
-        raise BadField("golden_answers", f"missing, and so are {names}; the row has {fields_in(row)}")
+        why = f"missing, and so are {names}; the row has {fields_in(row)}"
+        if question_name(row) is None and "prompt" not in row:
+            why += ". A table's first line names its columns, such as question,answer"
+        raise BadField("golden_answers", why)
     (name, golds), *others = places.items()
     for other, texts in others:
         if texts != golds:
