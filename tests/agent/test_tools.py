@@ -343,7 +343,9 @@ def test_gemma_4_that_thinks_is_refused_by_its_name(speaker: Speaker) -> None:
     tokenizer.chat_template += (
         "{% if add_generation_prompt and messages[-1].role == 'tool' %}<|channel>thought\n{% endif %}"
     )
-    with pytest.raises(ConfigError, match=r"\(Gemma 4's\) begins a thought after .* It works without enable_thinking in"):
+    with pytest.raises(
+        ConfigError, match=r"\(Gemma 4's\) begins a thought after .* It works without enable_thinking in"
+    ):
         render_prompt("Who?", NATIVE, tokenizer)
 
 

@@ -224,7 +224,7 @@ def test_a_table_without_names_of_columns_says_where_they_go(tmp_path):
     with pytest.raises(DataError, match="A table's first line names its columns, such as question,answer"):
         read_examples(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_text("question,result\nWho opened it?,Oda Quist\n")
-    with pytest.raises(DataError, match="the row has 'question', 'result'$"):
+    with pytest.raises(DataError, match=r"the row has 'question', 'result'$"):
         read_examples(tmp_path / "b.csv")
 
 
