@@ -20,7 +20,7 @@ from ..contracts.test_site import site_module
 
 MakeLog = Callable[..., Log]
 CODE = "TOY001"
-SOURCE = """
+SOURCE = """'TOY001: a toy.\\n\\nMeaning: Rollouts search often.\\n\\nImpact: Searches\\ncost time.'
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rule, Signal
 
@@ -32,6 +32,7 @@ def is_high(rows):
 
 RULE = Rule(
     code="TOY001",
+    doc=__doc__,
     title="many searches",
     needs=(("rollout/searches",),),
     checks=(
@@ -43,10 +44,7 @@ RULE = Rule(
         ),
     ),
     suppressed_by=("RET002",),
-    meaning="Rollouts search often.",
-    impact="Searches cost time.",
     remedy=advise("Lower the [limits of tokens and turns]."),
-    limitations="This is a toy.",
 )
 """
 SEARCHES = [2.0] * 10 + [12.0] + [2.0] * 9 + [11.0, 12.0] + [2.0] * 38
@@ -72,7 +70,14 @@ def test_a_rule_is_found_suppressed_asked_for_explained_and_documented(
     assert result.exit_code == 0 and "many searches" in result.output and "rollout/searches" in result.output
     made = site_module("made")
     assert f"[{CODE}](#toy001-many-searches)" in made.decidable()
-    assert "### TOY001: many searches" in made.section(CODE)
+    assert "### TOY001: many searches\n\nRollouts search often. Searches cost time.\n" in made.section(CODE)
+
+
+@pytest.mark.parametrize("code", rules.RULES)
+def test_the_docstring_of_a_rule_explains_it(code: str) -> None:
+    rule = rules.RULES[code]
+    assert rule.doc is not None and rule.doc.startswith(f"{code}: ")
+    assert rule.meaning and rule.impact and rule.limitations
 
 
 def test_a_rule_knows_others_by_their_code_alone() -> None:

@@ -1,4 +1,14 @@
-"""ENT001: entropy surges."""
+"""ENT001: entropy surges.
+
+Meaning: Entropy rises far above its lowest value, and longer rollouts do not explain it.
+
+Impact: The policy becomes uncertain but does nothing new: probability moves to tokens that it rarely samples. In
+published collapses, this comes before the reward falls.
+
+Limitations: Entropy must rise by a quarter and by 0.35 nats per token. So a very low entropy is not reported, even if
+it doubles. If the reward falls meanwhile and recovers, this is a note, even if entropy stays high. New data or another
+temperature can also raise entropy. If the settings in the log have an entropy bonus, the finding says so.
+"""
 
 from __future__ import annotations
 
@@ -105,6 +115,7 @@ LESS_BONUS = advise(
 
 RULE = Rule(
     code="ENT001",
+    doc=__doc__,
     title="entropy surge",
     kind="symptom",
     needs=((ENTROPY, LENGTH), (ENTROPY,)),
@@ -118,13 +129,6 @@ RULE = Rule(
             look_at=(ENTROPY, LENGTH),
         ),
     ),
-    meaning="Entropy rises far above its lowest value, and longer rollouts do not explain it.",
-    impact="The policy becomes uncertain but does nothing new: probability moves to tokens that it rarely samples. "
-    "In published collapses, this comes before the reward falls.",
     remedy=PRESERVE_LIKELIHOOD,
     remedy_in=for_surge,
-    limitations="Entropy must rise by a quarter and by 0.35 nats per token. So a very low entropy is not reported, "
-    "even if it doubles. If the reward falls meanwhile and recovers, this is a note, even if entropy stays high. New "
-    "data or another temperature can also raise entropy. If the settings in the log have an entropy bonus, the "
-    "finding says so.",
 )

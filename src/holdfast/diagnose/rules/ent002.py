@@ -1,4 +1,13 @@
-"""ENT002: entropy collapses, or is too low for rewards that differ."""
+"""ENT002: entropy collapses, or is too low for rewards that differ.
+
+Meaning: Entropy is so low that the rollouts of a question are nearly identical.
+
+Impact: If all rollouts of a group are alike, their rewards are equal and their advantages are 0. Learning stops,
+however low the reward is.
+
+Limitations: A solved task looks the same and is not a failure. If the mean reward is at least 0.9 out of 1, or 90 out
+of 100, this is a note. On other scales the rule cannot tell.
+"""
 
 from __future__ import annotations
 
@@ -87,6 +96,7 @@ NOISY_ROWS = 20
 
 RULE = Rule(
     code="ENT002",
+    doc=__doc__,
     title="entropy collapse",
     kind="symptom",
     needs=((ENTROPY,),),
@@ -115,13 +125,8 @@ RULE = Rule(
             for solved in (False, True)
         ),
     ),
-    meaning="Entropy is so low that the rollouts of a question are nearly identical.",
-    impact="If all rollouts of a group are alike, their rewards are equal and their advantages are 0. Learning "
-    "stops, however low the reward is.",
     remedy=advise(
         "Stop here and take the best checkpoint, or raise the [entropy bonus], the [coefficient of the KL] or the "
         "[upper clip]."
     ),
-    limitations="A solved task looks the same and is not a failure. If the mean reward is at least 0.9 out of 1, or "
-    "90 out of 100, this is a note. On other scales the rule cannot tell.",
 )

@@ -1,4 +1,13 @@
-"""ENT003: the policy samples noise."""
+"""ENT003: the policy samples noise.
+
+Meaning: Entropy is far too high for text: the policy chooses each token among hundreds of likely ones.
+
+Impact: Such rollouts are noise, and their rewards teach nothing. If entropy is this high from the first row on, the
+model did not load as intended: a wrong checkpoint, a wrong chat template, or broken weights.
+
+Limitations: The threshold is 5 nats per token, in two rows or in the first one. A model with a large vocabulary that is
+trained from scratch starts above it. The rule does not apply if the trainer sums entropy over tokens.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +39,7 @@ SANE_NATS = 3.0
 
 RULE = Rule(
     code="ENT003",
+    doc=__doc__,
     title="policy samples noise",
     kind="symptom",
     checks=(
@@ -41,14 +51,9 @@ RULE = Rule(
         ),
     ),
     suppressed_by_earlier=("MSK001", "SMP001", "STP001", "LLD003", "ISD001", "KLD001", "ENT001", "GRD002", "RWD001"),
-    meaning="Entropy is far too high for text: the policy chooses each token among hundreds of likely ones.",
-    impact="Such rollouts are noise, and their rewards teach nothing. If entropy is this high from the first row on, "
-    "the model did not load as intended: a wrong checkpoint, a wrong chat template, or broken weights.",
     remedy=advise(
         "Read some [rollouts]. Check the checkpoint, its chat template, and that its weights load in `bf16` or full "
         "precision, not `fp16`.",
         instead={"holdfast": "Check `model.path` and `model.chat_template`, and read some [rollouts]."},
     ),
-    limitations="The threshold is 5 nats per token, in two rows or in the first one. A model with a large vocabulary "
-    "that is trained from scratch starts above it. The rule does not apply if the trainer sums entropy over tokens.",
 )

@@ -1,4 +1,12 @@
-"""GRD001: the gradient explodes."""
+"""GRD001: the gradient explodes.
+
+Meaning: The gradient norm stays more than ten times above its usual value.
+
+Impact: With norm clipping, the step has a bounded size but a nearly random direction. Without clipping, the step ruins
+the weights.
+
+Limitations: Single spikes are ignored. If the trainer logs the norm after clipping, the rule finds nothing.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +45,7 @@ USUAL_NORM_ROWS = 10
 
 RULE = Rule(
     code="GRD001",
+    doc=__doc__,
     title="gradient explosion",
     kind="symptom",
     checks=(
@@ -48,9 +57,5 @@ RULE = Rule(
             rows_running=2,
         ),
     ),
-    meaning="The gradient norm stays more than ten times above its usual value.",
-    impact="With norm clipping, the step has a bounded size but a nearly random direction. Without clipping, the "
-    "step ruins the weights.",
     remedy=SMALLER_STEPS,
-    limitations="Single spikes are ignored. If the trainer logs the norm after clipping, the rule finds nothing.",
 )

@@ -1,4 +1,16 @@
-"""GRD002: a gradient, a loss, a KL or a reward is not finite."""
+"""GRD002: a gradient, a loss, a KL or a reward is not finite.
+
+Meaning: The loss or the gradient is NaN or infinite, a KL or an importance ratio becomes NaN or infinite, or a reward
+is infinite.
+
+Impact: One NaN in a gradient makes every weight NaN, unless the trainer skips the update. Skipping saves the weights
+but hides the cause. Common causes: exp() of an unbounded log-ratio, half precision, arithmetic on masked tokens (0 ·
+∞).
+
+Limitations: The rule misses a NaN that the trainer leaves out of its log or writes as 0. A KL that is NaN from the
+first row on is a note: if the loss used it, the loss or the gradient would be NaN too, which is a finding. If the
+reward is infinite, none of these settings helps: look for a division by 0 in the reward function.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +68,7 @@ CUDNN = (
 
 RULE = Rule(
     code="GRD002",
+    doc=__doc__,
     title="non-finite gradient, loss, KL or reward",
     kind="logged cause",
     needs=((SKIPPED,), (NORM,), ("loss/policy",), ("loss",)),
@@ -96,18 +109,10 @@ RULE = Rule(
             message="{grad/skipped_steps:g} optimizer steps were skipped because their gradient was not finite.",
         ),
     ),
-    meaning="The loss or the gradient is NaN or infinite, a KL or an importance ratio becomes NaN or infinite, or a "
-    "reward is infinite.",
-    impact="One NaN in a gradient makes every weight NaN, unless the trainer skips the update. Skipping saves the "
-    "weights but hides the cause. Common causes: exp() of an unbounded log-ratio, half precision, arithmetic "
-    "on masked tokens (0 · ∞).",
     remedy=advise(
         "Lower the [learning rate], clip the [norm of the gradient] at 1, train in [full precision], and bound the "
         "[importance ratio]. Mask tokens before the arithmetic, not after it.",
         also={"trl": f"`with_penalties(GRPOTrainer)` does so. {CUDNN}", "unknown": CUDNN},
     ),
-    limitations="The rule misses a NaN that the trainer leaves out of its log or writes as 0. A KL that is NaN from "
-    "the first row on is a note: if the loss used it, the loss or the gradient would be NaN too, which is a finding. "
-    "If the reward is infinite, none of these settings helps: look for a division by 0 in the reward function.",
     leaves=lambda hit: "nothing",
 )

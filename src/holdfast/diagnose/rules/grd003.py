@@ -1,4 +1,16 @@
-"""GRD003: the gradient is 0, though rewards differ."""
+"""GRD003: the gradient is 0, though rewards differ.
+
+Meaning: The gradient norm is exactly 0 although rewards within groups differ, or a filter removes every sampled token
+from the loss.
+
+Impact: The advantages are not 0, but the weights do not change. No gradient flows from the loss to the weights, or the
+loss mask is empty.
+
+Limitations: Some trainers log a norm of 0 because they do not measure it. If the KL grows, the rule assumes that and
+reports nothing. A row may average the rewards of several steps but hold only the last step's gradient. So one row is
+enough only if it has many groups, and the KL is exactly 0 or `logging_steps` is 1. Otherwise the rule waits for more
+rows.
+"""
 
 from __future__ import annotations
 
@@ -132,6 +144,7 @@ LEAVE_LESS_OUT: Remedy = advise(
 
 RULE = Rule(
     code="GRD003",
+    doc=__doc__,
     title="gradient is zero",
     needs=tuple((NORM, *names) for names in CONTRAST if names != STD),
     equal_needs=True,
@@ -154,10 +167,6 @@ RULE = Rule(
     ),
     # Without a reward there is nothing to learn from.
     suppressed_by=("GRD002",),
-    meaning="The gradient norm is exactly 0 although rewards within groups differ, or a filter removes every sampled "
-    "token from the loss.",
-    impact="The advantages are not 0, but the weights do not change. No gradient flows from the loss to the weights, "
-    "or the loss mask is empty.",
     remedy=advise(
         "Check that some parameters are trainable, and that the loss mask is not empty.",
         also={
@@ -168,9 +177,5 @@ RULE = Rule(
             "verl": "The `response_mask` of your agent loop must be 1 on sampled tokens.",
         },
     ),
-    limitations="Some trainers log a norm of 0 because they do not measure it. If the KL grows, the rule assumes "
-    "that and reports nothing. A row may average the rewards of several steps but hold only the last "
-    "step's gradient. So one row is enough only if it has many groups, and the KL is exactly 0 or "
-    "`logging_steps` is 1. Otherwise the rule waits for more rows.",
     leaves=lambda hit: "nothing",
 )

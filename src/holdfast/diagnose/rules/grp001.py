@@ -1,4 +1,17 @@
-"""GRP001: all rollouts of a group have the same reward, since the start or from one row on."""
+"""GRP001: all rollouts of a group have the same reward, since the start or from one row on.
+
+Meaning: From the start of the run, or from some step on, all rollouts of almost every group have the same reward.
+
+Impact: Group-relative advantages are then 0, so the policy learns nothing. From the start: the task is too hard or too
+easy, or the reward function does not distinguish rollouts. From one step on, with unchanged entropy and length: the
+reward function broke. If the policy had failed, entropy or length would change too.
+
+Limitations: Groups that become equal as the policy learns, at a high reward, are only a note. A reward with a small
+random part hides the problem, because no two rewards are equal. A short log gets only a note, because rewards in small
+batches may be equal by chance. If the log has only the largest and smallest rewards, the rule needs all rewards to be
+equal. It recognises a broken reward function only if the function fails for every rollout and the log has entropy or
+length. If all rollouts are truncated, TRN001 reports that instead, and RWD002 if none answers.
+"""
 
 from __future__ import annotations
 
@@ -313,6 +326,7 @@ REWARD_CHECKS = (
 
 RULE = Rule(
     code="GRP001",
+    doc=__doc__,
     title="rewards equal within groups",
     needs=tuple(CONTRAST),
     applies=compares_in_groups,
@@ -351,21 +365,10 @@ RULE = Rule(
     ),
     remedy_in=for_contrast,
     kind="logged cause",
-    meaning="From the start of the run, or from some step on, all rollouts of almost every group have the same reward.",
-    impact="Group-relative advantages are then 0, so the policy learns nothing. From the start: the task is too hard "
-    "or too easy, or the reward function does not distinguish rollouts. From one step on, with unchanged "
-    "entropy and length: the reward function broke. If the policy had failed, entropy or length would change "
-    "too.",
     remedy=advise(
         "Raise the [group size], use easier or harder questions, or a [denser reward]. Check what the reward returns.",
         also={"holdfast": "Or start from a [better policy]."},
     ),
-    limitations="Groups that become equal as the policy learns, at a high reward, are only a note. A reward with a "
-    "small random part hides the problem, because no two rewards are equal. A short log gets only a note, because "
-    "rewards in small batches may be equal by chance. If the log has only the largest and smallest rewards, the rule "
-    "needs all rewards to be equal. It recognises a broken reward function only if the function fails for every "
-    "rollout and the log has entropy or length. If all rollouts are truncated, TRN001 reports that instead, and "
-    "RWD002 if none answers.",
     leaves=is_left,
     looks_like_learning=True,
     ending=Ending(

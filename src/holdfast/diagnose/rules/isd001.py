@@ -1,4 +1,16 @@
-"""ISD001: importance ratios drift within the optimizer steps of a batch."""
+"""ISD001: importance ratios drift within the optimizer steps of a batch.
+
+Meaning: Within the optimizer steps of one batch, the product of the importance ratios of a rollout with A > 0 falls far
+below 1.
+
+Impact: The ratio of a token scales its gradient. A correct token whose ratio is near 0 has almost no gradient, so its
+probability cannot recover (importance-sampling distribution drift, arXiv 2603.10069).
+
+Limitations: Without `ratio/log_product/positive`, the mean includes incorrect rollouts, which should lose likelihood.
+The product is over tokens, so long rollouts drift sooner. While the reward falls, half the usual drift is enough for a
+finding. Ratios to the sampler fall with staleness alone. If the settings in the log show such ratios (verl's bypass
+mode), the rule reports nothing. TRL's AsyncGRPOTrainer always uses them, but its log does not say so.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +65,7 @@ DRIFT_MEMORY_ROWS = 10
 
 RULE = Rule(
     code="ISD001",
+    doc=__doc__,
     title="importance ratios drift",
     applies=ratios_begin_at_one,
     checks=(
@@ -72,15 +85,6 @@ RULE = Rule(
             better=((POSITIVE_RATIO,),),
         ),
     ),
-    meaning="Within the optimizer steps of one batch, the product of the importance ratios of a rollout with A > 0 "
-    "falls far below 1.",
-    impact="The ratio of a token scales its gradient. A correct token whose ratio is near 0 has almost no gradient, "
-    "so its probability cannot recover (importance-sampling distribution drift, arXiv 2603.10069).",
     remedy=PRESERVE_LIKELIHOOD,
     remedy_in=preserve_likelihood,
-    limitations="Without `ratio/log_product/positive`, the mean includes incorrect rollouts, which should lose "
-    "likelihood. The product is over tokens, so long rollouts drift sooner. While the reward falls, half the usual "
-    "drift is enough for a finding. Ratios to the sampler fall with staleness alone. If the settings in the log show "
-    "such ratios (verl's bypass mode), the rule reports nothing. TRL's AsyncGRPOTrainer always uses them, but its "
-    "log does not say so.",
 )

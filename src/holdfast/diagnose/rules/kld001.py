@@ -3,6 +3,16 @@
 Trainers log the KL to the reference per token, most of them as the estimate r - 1 - log r with r = reference / policy
 (Schulman's k3). It is never negative, and a single token that the reference finds absurd makes a spike of any height.
 So what counts is whether a row is above a level, not how far.
+
+Meaning: The policy has moved far from its reference although the reward has not risen. Or it moves away while the
+reward falls.
+
+Impact: The policy no longer writes like its reference: its text degenerates and gradients spike. If the KL is part of
+the loss or of the reward, it outweighs the task.
+
+Limitations: The threshold, 1 nat per token above the first five rows, suits language models. A small model trained from
+scratch may exceed it, so the rule waits for ten rows and is silent once the reward has risen. Single spikes are
+ignored, because one token can cause them. Without a reference (`beta=0`), no trainer measures this KL.
 """
 
 from __future__ import annotations
@@ -101,6 +111,7 @@ healthy."""
 
 RULE = Rule(
     code="KLD001",
+    doc=__doc__,
     title="policy far from its reference",
     kind="symptom",
     needs=((KL,),),
@@ -133,16 +144,8 @@ RULE = Rule(
     # These say why the policy leaves, and what to change.
     suppressed_by=("MSK001", "SMP001", "STP001"),
     suppressed_by_earlier=COLLAPSING,
-    meaning="The policy has moved far from its reference although the reward has not risen. Or it moves away while "
-    "the reward falls.",
-    impact="The policy no longer writes like its reference: its text degenerates and gradients spike. If the KL is "
-    "part of the loss or of the reward, it outweighs the task.",
     remedy=advise(
         "Lower the [learning rate], or raise the [coefficient of the KL]. Go back to a checkpoint from before the KL "
         "rose."
     ),
-    limitations="The threshold, 1 nat per token above the first five rows, suits language models. A small model "
-    "trained from scratch may exceed it, so the rule waits for ten rows and is silent once the reward has risen. "
-    "Single spikes are ignored, because one token can cause them. Without a reference (`beta=0`), no trainer "
-    "measures this KL.",
 )

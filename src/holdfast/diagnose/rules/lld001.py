@@ -1,4 +1,12 @@
-"""LLD001: the likelihood of correct rollouts stops rising while updates lower it."""
+"""LLD001: the likelihood of correct rollouts stops rising while updates lower it.
+
+Meaning: Updates make most of their own correct rollouts less likely, and the likelihood of correct rollouts has stopped
+rising.
+
+Impact: Lazy likelihood displacement begins like this, while the reward still rises (arXiv 2512.04220).
+
+Limitations: This is the weakest of the four LLD codes: a healthy plateau can look the same for a while.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +28,7 @@ def stagnates(rows: Rows) -> Signal:
 
 RULE = Rule(
     code="LLD001",
+    doc=__doc__,
     title="likelihood of correct rollouts stagnates",
     checks=(
         Check(
@@ -32,11 +41,7 @@ RULE = Rule(
     ),
     suppressed_by=("LLD002", "LLD003", "STP001"),
     phase="stagnation",
-    meaning="Updates make most of their own correct rollouts less likely, and the likelihood of correct rollouts has "
-    "stopped rising.",
-    impact="Lazy likelihood displacement begins like this, while the reward still rises (arXiv 2512.04220).",
     remedy=PRESERVE_LIKELIHOOD,
     remedy_in=preserve_likelihood,
-    limitations="This is the weakest of the four LLD codes: a healthy plateau can look the same for a while.",
     rollouts="correct",
 )

@@ -1,4 +1,14 @@
-"""LLD002: correct rollouts become less likely, slowly and steadily."""
+"""LLD002: correct rollouts become less likely, slowly and steadily.
+
+Meaning: Every update makes most correct rollouts less likely, and correct rollouts are less likely than before.
+
+Impact: Correct answers become improbable, and unlikely rollouts make the next updates noisier. In published runs, the
+reward falls dozens of steps later.
+
+Limitations: Runs with a weak penalty can stay in this state for a long time. `likelihood/correct` alone proves nothing,
+because the set of correct rollouts changes with the accuracy. So the decrease per update and the decrease since the
+best value must both exceed their noise.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +45,7 @@ def decays(rows: Rows) -> Signal:
 
 RULE = Rule(
     code="LLD002",
+    doc=__doc__,
     title="likelihood of correct rollouts decays",
     checks=(
         Check(
@@ -58,13 +69,7 @@ RULE = Rule(
     ),
     suppressed_by=("LLD003", "STP001"),
     phase="decay",
-    meaning="Every update makes most correct rollouts less likely, and correct rollouts are less likely than before.",
-    impact="Correct answers become improbable, and unlikely rollouts make the next updates noisier. In published "
-    "runs, the reward falls dozens of steps later.",
     remedy=PRESERVE_LIKELIHOOD,
     remedy_in=preserve_likelihood,
-    limitations="Runs with a weak penalty can stay in this state for a long time. `likelihood/correct` alone proves "
-    "nothing, because the set of correct rollouts changes with the accuracy. So the decrease per update "
-    "and the decrease since the best value must both exceed their noise.",
     rollouts="correct",
 )

@@ -1,4 +1,13 @@
-"""LLD003: correct rollouts become less likely ever faster."""
+"""LLD003: correct rollouts become less likely ever faster.
+
+Meaning: Correct rollouts lose likelihood faster and faster: each update lowers their likelihood more than the one
+before.
+
+Impact: Displacement lowers the likelihood of correct rollouts, and low likelihood makes displacement worse. The reward
+falls at about this time.
+
+Limitations: This finding comes late: in a fast collapse, the reward falls at the same step.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +68,7 @@ FAST_DISPLACED = 0.65
 
 RULE = Rule(
     code="LLD003",
+    doc=__doc__,
     title="death spiral",
     checks=(
         Check(
@@ -81,12 +91,7 @@ RULE = Rule(
     ),
     suppressed_by=("STP001",),
     phase="collapse",
-    meaning="Correct rollouts lose likelihood faster and faster: each update lowers their likelihood more than the "
-    "one before.",
-    impact="Displacement lowers the likelihood of correct rollouts, and low likelihood makes displacement worse. The "
-    "reward falls at about this time.",
     remedy=PRESERVE_LIKELIHOOD,
     remedy_in=preserve_likelihood,
-    limitations="This finding comes late: in a fast collapse, the reward falls at the same step.",
     rollouts="correct",
 )

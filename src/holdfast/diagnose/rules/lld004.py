@@ -1,4 +1,13 @@
-"""LLD004: the first action of correct rollouts loses likelihood before the second."""
+"""LLD004: the first action of correct rollouts loses likelihood before the second.
+
+Meaning: The first action of correct rollouts loses likelihood faster than the second.
+
+Impact: Incorrect rollouts often begin with the same search as correct ones. An update that makes it less likely in one
+makes it less likely in the other.
+
+Limitations: Rollouts with one search and with two belong to different questions. If their proportion changes, both
+curves change too.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +60,7 @@ def may_have_two_actions(log: Log) -> bool:
 
 RULE = Rule(
     code="LLD004",
+    doc=__doc__,
     title="first action decays faster",
     applies=may_have_two_actions,
     checks=(
@@ -66,12 +76,7 @@ RULE = Rule(
     ),
     suppressed_by=("STP001",),
     phase="decay",
-    meaning="The first action of correct rollouts loses likelihood faster than the second.",
-    impact="Incorrect rollouts often begin with the same search as correct ones. An update that makes it less likely "
-    "in one makes it less likely in the other.",
     remedy=PRESERVE_LIKELIHOOD,
     remedy_in=preserve_likelihood,
-    limitations="Rollouts with one search and with two belong to different questions. If their proportion changes, "
-    "both curves change too.",
     rollouts="correct",
 )

@@ -1,4 +1,14 @@
-"""LRN001: updates change nothing, because the learning rate is 0 or far too small."""
+"""LRN001: updates change nothing, because the learning rate is 0 or far too small.
+
+Meaning: The learning rate is 0 for five rows or more while training goes on. Or the policy still equals its reference
+after 30 rows, although the KL is measured.
+
+Impact: The policy learns nothing. Changes of other metrics are noise, or come from the data.
+
+Limitations: A single row of 0 is normal at the start of a warm-up and at the end of a schedule. A small learning rate
+may be rounded to 0: a 0 printed with decimals, such as 0.000, does not count, and in a console any 0 counts only after
+larger values. If tokens are clipped or the KL more than doubles, the rule takes the 0 for a rounded value too.
+"""
 
 from __future__ import annotations
 
@@ -80,6 +90,7 @@ def trailing_half_mean(values: Values) -> Values:
 
 RULE = Rule(
     code="LRN001",
+    doc=__doc__,
     title="updates change nothing",
     kind="logged cause",
     needs=((RATE,),),
@@ -102,16 +113,9 @@ RULE = Rule(
             level="reason",
         ),
     ),
-    meaning="The learning rate is 0 for five rows or more while training goes on. Or the policy still equals its "
-    "reference after 30 rows, although the KL is measured.",
-    impact="The policy learns nothing. Changes of other metrics are noise, or come from the data.",
     remedy=advise(
         "Set the [learning rate]. If it was above 0 before, the [schedule] is shorter than the run: set it to the "
         "length of the run, or resume with a new one."
     ),
-    limitations="A single row of 0 is normal at the start of a warm-up and at the end of a schedule. A small "
-    "learning rate may be rounded to 0: a 0 printed with decimals, such as 0.000, does not count, and in a console "
-    "any 0 counts only after larger values. If tokens are clipped or the KL more than doubles, the rule takes the 0 "
-    "for a rounded value too.",
     leaves=lambda hit: "nothing",
 )

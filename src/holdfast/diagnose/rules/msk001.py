@@ -1,4 +1,15 @@
-"""MSK001: tokens in the loss that the policy did not sample (a mask leak)."""
+"""MSK001: tokens in the loss that the policy did not sample (a mask leak).
+
+Meaning: The loss includes tokens that the model did not sample, such as retrieved passages.
+
+Impact: The policy is rewarded for text that the search engine wrote, and learns to write passages itself. Ratios and
+entropy are computed on that text too, so they mean little. Training fails early.
+
+Limitations: The rule is certain if the log has `loss/tokens` and `rollout/length`. Otherwise it infers: the mean
+surprise (−log-prob) of sampled tokens equals the entropy, and text from elsewhere is more surprising. A sampler with
+old weights looks the same. If the model has memorised the passages, the rule misses the fault. The logs of verl and of
+plain TRL cannot show this fault.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +57,7 @@ EXPLAINED_SHARE = 0.8
 
 RULE = Rule(
     code="MSK001",
+    doc=__doc__,
     title="observation tokens in the loss",
     kind="logged cause",
     checks=(
@@ -67,9 +79,6 @@ RULE = Rule(
             better=((TRAINED, LENGTH),),
         ),
     ),
-    meaning="The loss includes tokens that the model did not sample, such as retrieved passages.",
-    impact="The policy is rewarded for text that the search engine wrote, and learns to write passages itself. "
-    "Ratios and entropy are computed on that text too, so they mean little. Training fails early.",
     remedy=advise(
         "Remove every token that the model did not sample from the loss.",
         instead={"holdfast": OUR_BUG},
@@ -80,8 +89,4 @@ RULE = Rule(
             "`actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` does.",
         },
     ),
-    limitations="The rule is certain if the log has `loss/tokens` and `rollout/length`. Otherwise it infers: the "
-    "mean surprise (−log-prob) of sampled tokens equals the entropy, and text from elsewhere is more surprising. A "
-    "sampler with old weights looks the same. If the model has memorised the passages, the rule misses the fault. "
-    "The logs of verl and of plain TRL cannot show this fault.",
 )

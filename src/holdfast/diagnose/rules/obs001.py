@@ -1,4 +1,12 @@
-"""OBS001: the observer in TRL counts all rollouts as correct, or all as incorrect."""
+"""OBS001: the observer in TRL counts all rollouts as correct, or all as incorrect.
+
+Meaning: The observer counts nearly all rollouts as correct, or nearly all as incorrect, although rewards differ.
+
+Impact: LLD001 to LLD004 compare correct rollouts before and after an update. If no rollout counts as correct, they find
+nothing and a penalty preserves nothing. If all do, they find little and a penalty preserves everything.
+
+Limitations: This is a note, not a finding. It needs five rows in which rewards differ within groups.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +45,7 @@ ONE_SIDED_SHARE = 0.8
 
 RULE = Rule(
     code="OBS001",
+    doc=__doc__,
     title="correct and incorrect rollouts not distinguished",
     applies=is_observed,
     checks=(
@@ -47,13 +56,8 @@ RULE = Rule(
             level="note",
         ),
     ),
-    meaning="The observer counts nearly all rollouts as correct, or nearly all as incorrect, although rewards differ.",
-    impact="LLD001 to LLD004 compare correct rollouts before and after an update. If no rollout counts as correct, "
-    "they find nothing and a penalty preserves nothing. If all do, they find little and a penalty preserves "
-    "everything.",
     remedy=advise(
         "Set the threshold for a correct rollout between the rewards of incorrect and correct rollouts.",
         also={"trl": "It is `with_penalties(..., correct_above=X)`, by default 0.5, which suits rewards of 0 and 1."},
     ),
-    limitations="This is a note, not a finding. It needs five rows in which rewards differ within groups.",
 )

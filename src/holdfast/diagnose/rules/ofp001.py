@@ -1,4 +1,14 @@
-"""OFP001: rollouts from a policy that is too old for the update, by a logged staleness or by what it clips."""
+"""OFP001: rollouts from a policy that is too old for the update, by a logged staleness or by what it clips.
+
+Meaning: Rollouts are many updates old, or more and more tokens are clipped, and the reward suffers.
+
+Impact: The policy has moved on since the rollouts were sampled. Clipping then removes their gradient, or their
+importance weights are mostly noise.
+
+Limitations: If the log lacks staleness, the rule uses the share of clipped tokens. This share must be eight times its
+value at the start and three times its value when the reward was best, and the reward must have lost a fifth. Runs that
+clip many tokens from the start are not reported.
+"""
 
 from __future__ import annotations
 
@@ -105,6 +115,7 @@ RECOMPUTED = advise(f"{FRESHER}If rollouts have to be stale, add a [penalty on l
 
 RULE = Rule(
     code="OFP001",
+    doc=__doc__,
     title="rollouts too old for the update",
     kind="symptom",  # a policy that breaks clips more tokens too, and what breaks it comes first
     checks=(
@@ -130,12 +141,6 @@ RULE = Rule(
     # A single step explains the clipping, and a policy that breaks clips too.
     suppressed_by=("STP001", "SMP001", "SMP003", "MSK001"),
     suppressed_by_earlier=COLLAPSING,
-    meaning="Rollouts are many updates old, or more and more tokens are clipped, and the reward suffers.",
-    impact="The policy has moved on since the rollouts were sampled. Clipping then removes their gradient, or their "
-    "importance weights are mostly noise.",
     remedy=RECOMPUTED,
     remedy_in=lambda log, hit, before: TO_SAMPLER if log.old_policy == "sampler" else hit.remedy or RECOMPUTED,
-    limitations="If the log lacks staleness, the rule uses the share of clipped tokens. This share must be eight "
-    "times its value at the start and three times its value when the reward was best, and the reward must have lost "
-    "a fifth. Runs that clip many tokens from the start are not reported.",
 )

@@ -1,4 +1,15 @@
-"""PEN001: a penalty that does nothing."""
+"""PEN001: a penalty that does nothing.
+
+Meaning: The likelihood-preserving penalty has been exactly 0 since the start of the run.
+
+Impact: The penalty compares the policy with the policy that generated the rollouts. With one optimizer step per rollout
+batch, the two are always equal. The run is then plain GRPO.
+
+Limitations: In half precision, old and new log-probs differ by rounding. The penalty then acts on noise and is not
+exactly 0, so the rule does not find it. With several optimizer steps per rollout batch, the rule needs ten batches in
+which the policy changed. The penalty is then 0 because no token exceeds the threshold, or because no rollout is
+preserved.
+"""
 
 from __future__ import annotations
 
@@ -89,6 +100,7 @@ def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -
 
 RULE = Rule(
     code="PEN001",
+    doc=__doc__,
     title="penalty has no effect",
     kind="logged cause",
     needs=((ACTIVE,), (TERM,)),
@@ -98,9 +110,6 @@ RULE = Rule(
         *inert_checks((ACTIVE,), better=((ACTIVE, PRESERVED),)),
         *inert_checks((TERM,), better=((ACTIVE,),)),
     ),
-    meaning="The likelihood-preserving penalty has been exactly 0 since the start of the run.",
-    impact="The penalty compares the policy with the policy that generated the rollouts. With one optimizer step per "
-    "rollout batch, the two are always equal. The run is then plain GRPO.",
     remedy=advise(
         "Take two or more [optimizer steps per rollout batch]. The published runs used ten.",
         also={
@@ -109,8 +118,4 @@ RULE = Rule(
             "`actor_rollout_ref.actor.ppo_mini_batch_size`.",
         },
     ),
-    limitations="In half precision, old and new log-probs differ by rounding. The penalty then acts on noise and is "
-    "not exactly 0, so the rule does not find it. With several optimizer steps per rollout batch, the "
-    "rule needs ten batches in which the policy changed. The penalty is then 0 because no token exceeds "
-    "the threshold, or because no rollout is preserved.",
 )

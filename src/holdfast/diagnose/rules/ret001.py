@@ -1,4 +1,13 @@
-"""RET001: searches or whole rollouts fail."""
+"""RET001: searches or whole rollouts fail.
+
+Meaning: Searches fail, or rollouts end early for reasons outside the policy.
+
+Impact: The rollouts that remain are a biased sample. If the trainer counts a failed search as an incorrect answer, the
+policy learns not to search.
+
+Limitations: One bad step is enough if 30 % or more of the searches fail. The rule does not notice a retriever that
+returns useless passages.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +23,7 @@ fails_often = partial(happens_often, most=MAX_FAILED_FRACTION, running=1)
 
 RULE = Rule(
     code="RET001",
+    doc=__doc__,
     title="retriever failing",
     kind="logged cause",
     applies=searches,
@@ -29,14 +39,9 @@ RULE = Rule(
             message="{rollout/failed_fraction:.0%} of the rollouts fail for reasons outside the policy.",
         ),
     ),
-    meaning="Searches fail, or rollouts end early for reasons outside the policy.",
-    impact="The rollouts that remain are a biased sample. If the trainer counts a failed search as an incorrect "
-    "answer, the policy learns not to search.",
     remedy=advise(
         "Check the [retriever]. Leave rollouts with a failed search out of the loss.",
         also={"holdfast": "`run.max_failed_fraction` sets when a run stops.", "trl": "`SearchRollouts` does."},
     ),
-    limitations="One bad step is enough if 30 % or more of the searches fail. The rule does not notice a retriever "
-    "that returns useless passages.",
     rollouts="failed",
 )

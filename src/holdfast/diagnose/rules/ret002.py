@@ -1,4 +1,12 @@
-"""RET002: searches return nothing."""
+"""RET002: searches return nothing.
+
+Meaning: Searches succeed but find no passage.
+
+Impact: The agent learns that searching does not help. It then answers from memory, or not at all.
+
+Limitations: Only holdfast's own rollouts log how many searches return nothing. The rule does not notice a retriever
+that returns the same passage for every query.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +19,7 @@ from holdfast.diagnose.rules.rule import Check, Rule
 
 RULE = Rule(
     code="RET002",
+    doc=__doc__,
     title="searches return nothing",
     kind="logged cause",
     applies=searches,
@@ -22,13 +31,9 @@ RULE = Rule(
             message="{retrieval/empty_fraction:.0%} of the searches return nothing.",
         ),
     ),
-    meaning="Searches succeed but find no passage.",
-    impact="The agent learns that searching does not help. It then answers from memory, or not at all.",
     remedy=advise(
         "Check the [index], and that it receives queries as the model wrote them.",
         also={"holdfast": "Or the server at `retrieval.url`."},
     ),
-    limitations="Only holdfast's own rollouts log how many searches return nothing. The rule does not notice a "
-    "retriever that returns the same passage for every query.",
     rollouts="empty",
 )

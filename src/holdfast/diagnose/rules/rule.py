@@ -6,6 +6,7 @@ up to it. So later rows never change what was found, or its step. They only end 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -237,6 +238,9 @@ class Rule:
 
     code: str
     """Stable, such as `LLD003`."""
+    doc: str | None
+    """The docstring of the rule's file, with paragraphs that begin with "Meaning: ", "Impact: " and "Limitations: ".
+    None under `python -OO`."""
     title: str
     kind: Kind = "likely cause"
     needs: tuple[tuple[str, ...], ...] = ()
@@ -251,15 +255,9 @@ class Rule:
     reads: Literal["batches", "rows", "rows with NaN"] = "batches"
     """What a row is: a rollout batch, or a row of the log as it is, where numbers that are not finite count or not."""
 
-    meaning: str
-    """One sentence."""
-    impact: str
-    """Why it matters."""
     remedy: Remedy
     remedy_in: Callable[[Log, Hit, Sequence[Finding]], Remedy] | None = None
     """Replaces it, if the remedy depends on the settings of the log, or on what is reported before."""
-    limitations: str
-    """When the rule is wrong, or finds nothing."""
 
     suppressed_by: tuple[str, ...] = ()
     """Codes that explain the same better. A finding of one of them, from the same step or before, hides this one while
@@ -283,6 +281,21 @@ class Rule:
     def __post_init__(self) -> None:
         if not self.needs:
             object.__setattr__(self, "needs", tuple(dict.fromkeys(check.series for check in self.checks)))
+
+    @property
+    def meaning(self) -> str:
+        """What is found."""
+        return paragraph_of(self.doc, "Meaning")
+
+    @property
+    def impact(self) -> str:
+        """Why it matters."""
+        return paragraph_of(self.doc, "Impact")
+
+    @property
+    def limitations(self) -> str:
+        """When the rule is wrong, or finds nothing."""
+        return paragraph_of(self.doc, "Limitations")
 
     def rows(self, log: Log, batches: Log) -> Log:
         """The log that this rule looks at: the whole log, or the log with a row for each rollout batch."""
@@ -315,6 +328,16 @@ class Rule:
             return hit
         summary = f"{hit.summary} This was over by step {back}."
         return replace(hit, summary=summary, remedy=NOTHING, level="note")
+
+
+def paragraph_of(doc: str | None, word: str) -> str:
+    """The paragraph of a docstring that begins with a word and a colon, in one line; empty without one.
+
+    >>> paragraph_of("X001: a thing.\\n\\nMeaning: It\\nis so.\\n\\nImpact: None.\\n", "Meaning")
+    'It is so.'
+    """
+    found = re.search(rf"^{word}: (.+?)(\n\n|\Z)", doc or "", re.MULTILINE | re.DOTALL)
+    return " ".join(found[1].split()) if found else ""
 
 
 def without_suppressed(hits: Mapping[str, Hit], rules: Mapping[str, Rule]) -> dict[str, Hit]:

@@ -1,4 +1,13 @@
-"""RWD001: the reward has collapsed."""
+"""RWD001: the reward has collapsed.
+
+Meaning: The reward has lost 40 % of its peak, or a third of it in a mean of ten rows or more.
+
+Impact: This is the collapse itself, not its cause. Earlier findings show the cause.
+
+Limitations: If questions become harder at some step, the reward of a healthy run falls too. If it falls suddenly and
+the rollouts keep their entropy and length, the finding says so. The finding becomes a note once the reward is within 20
+% of its peak again. With negative rewards, the shares refer to the range of the reward so far, including 0.
+"""
 
 from __future__ import annotations
 
@@ -132,6 +141,7 @@ COMPARE = advise(
 
 RULE = Rule(
     code="RWD001",
+    doc=__doc__,
     title="reward collapse",
     kind="symptom",
     equal_needs=True,
@@ -156,17 +166,11 @@ RULE = Rule(
         for at_once in (False, True)
     ),
     phase="collapse",
-    meaning="The reward has lost 40 % of its peak, or a third of it in a mean of ten rows or more.",
-    impact="This is the collapse itself, not its cause. Earlier findings show the cause.",
     remedy=advise(
         "Go back to a checkpoint from before the reward fell. If another finding comes first, follow its advice; "
         "otherwise lower the [learning rate]."
     ),
     remedy_in=go_back,
-    limitations="If questions become harder at some step, the reward of a healthy run falls too. If it falls "
-    "suddenly and the rollouts keep their entropy and length, the finding says so. The finding becomes a note once "
-    "the reward is within 20 % of its peak again. With negative rewards, the shares refer to the range of the reward "
-    "so far, including 0.",
     rollouts="incorrect",
     states="fell",
     ending=Ending(fact="fell for good", words="the reward collapsed"),

@@ -1,4 +1,11 @@
-"""RWD002: reward is earned without answers."""
+"""RWD002: reward is earned without answers.
+
+Meaning: The agent gives fewer answers, or fewer correct ones, but its reward does not fall.
+
+Impact: The agent is rewarded for form, or for not answering. The score that matters falls while the reward looks fine.
+
+Limitations: The rule needs the share of answered rollouts, or a score besides the reward.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +62,7 @@ def is_about_answers(log: Log) -> bool:
 
 RULE = Rule(
     code="RWD002",
+    doc=__doc__,
     title="reward without answers",
     kind="symptom",
     applies=is_about_answers,
@@ -75,13 +83,9 @@ RULE = Rule(
             better=((ANSWERED,),),
         ),
     ),
-    meaning="The agent gives fewer answers, or fewer correct ones, but its reward does not fall.",
-    impact="The agent is rewarded for form, or for not answering. The score that matters falls while the reward "
-    "looks fine.",
     remedy=advise(
         "Change the [weights of the reward], so that no answer earns less than an incorrect one.",
         also={"holdfast": "Correctness needs the most weight."},
     ),
-    limitations="The rule needs the share of answered rollouts, or a score besides the reward.",
     rollouts="unanswered",
 )

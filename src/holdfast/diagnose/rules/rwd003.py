@@ -1,4 +1,15 @@
-"""RWD003: a reward function falls, and the total reward hides it, because others rise or stay."""
+"""RWD003: a reward function falls, and the total reward hides it, because others rise or stay.
+
+Meaning: One reward function falls and stays low, but the total reward does not show it: another function rises, or the
+others are most of the total.
+
+Impact: The policy earns an easy reward, such as one for format or length, and gives up what the other function
+measures. If that is correctness, this is reward hacking, and the total reward hides it.
+
+Limitations: The rule needs `rewards/<function>/mean` of two or more functions, or two or three metrics that add up to
+the reward. It does not know which of them matters. If the falling function is named after form, such as format or
+length, that is only a note. The rule cannot see a flaw inside one function, such as a grader that can be fooled.
+"""
 
 from __future__ import annotations
 
@@ -120,6 +131,7 @@ def _declines(values: Values, smooth: Values) -> Truths:
 
 RULE = Rule(
     code="RWD003",
+    doc=__doc__,
     title="reward functions diverge",
     applies=has_functions,
     checks=(
@@ -146,16 +158,8 @@ RULE = Rule(
             level="note",
         ),
     ),
-    meaning="One reward function falls and stays low, but the total reward does not show it: another function rises, "
-    "or the others are most of the total.",
-    impact="The policy earns an easy reward, such as one for format or length, and gives up what the other function "
-    "measures. If that is correctness, this is reward hacking, and the total reward hides it.",
     remedy=advise(
         "Change the [weights of the reward] so that the part that fell counts more. Or let the part that rose count "
         "only where the other one does. Read some [rollouts]."
     ),
-    limitations="The rule needs `rewards/<function>/mean` of two or more functions, or two or three metrics that add "
-    "up to the reward. It does not know which of them matters. If the falling function is named after form, such as "
-    "format or length, that is only a note. The rule cannot see a flaw inside one function, such as a grader that "
-    "can be fooled.",
 )

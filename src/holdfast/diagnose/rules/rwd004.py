@@ -1,4 +1,13 @@
-"""RWD004: the reward never rose."""
+"""RWD004: the reward never rose.
+
+Meaning: The line through all rewards does not rise beyond their noise, in 30 rows or more.
+
+Impact: The policy may not learn at all, or so slowly that this log cannot show it. Many healthy runs look like this for
+a long time.
+
+Limitations: This is a note where the log does not show why. It needs 30 rows, and the reward of a row is noisy: the
+message says how large a rise would have been visible.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +47,7 @@ def never_rose(rows: Rows) -> Signal | None:
 
 RULE = Rule(
     code="RWD004",
+    doc=__doc__,
     title="reward has not risen",
     kind="symptom",
     checks=(
@@ -52,13 +62,8 @@ RULE = Rule(
     states="flat",
     # These say why nothing is learned, or that the reward went down.
     suppressed_by=("LRN001", "GRD003", "GRP001", "SMP003", "ENT003", "TRN001", "RWD001"),
-    meaning="The line through all rewards does not rise beyond their noise, in 30 rows or more.",
-    impact="The policy may not learn at all, or so slowly that this log cannot show it. Many healthy runs look like "
-    "this for a long time.",
     remedy=advise(
         "Evaluate before and after training, on the same questions. If that score did not rise either, raise the "
         "[learning rate], or use easier questions or a [denser reward]."
     ),
-    limitations="This is a note where the log does not show why. It needs 30 rows, and the reward of a row is noisy: "
-    "the message says how large a rise would have been visible.",
 )

@@ -1,4 +1,12 @@
-"""RWD005: a reward function never gave anything."""
+"""RWD005: a reward function never gave anything.
+
+Meaning: One of several reward functions has given 0 to every rollout since the log began, in 20 rows or more.
+
+Impact: If it is the one that rewards correctness, the policy learns only what the others reward, such as a format.
+
+Limitations: This is a note, not a finding. The task may be too hard for now, or the function may only penalise: if its
+name suggests a penalty, the rule takes 0 for its best value. The rule needs `rewards/<function>/mean` of two functions.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +46,7 @@ PENALTY = re.compile(r"penal|punish|overlong|repet", re.IGNORECASE)
 
 RULE = Rule(
     code="RWD005",
+    doc=__doc__,
     title="reward function always 0",
     kind="from the start",
     applies=has_functions,
@@ -51,11 +60,5 @@ RULE = Rule(
         ),
     ),
     suppressed_by=("GRP001",),
-    meaning="One of several reward functions has given 0 to every rollout since the log began, in 20 rows or more.",
-    impact="If it is the one that rewards correctness, the policy learns only what the others reward, such as a "
-    "format.",
     remedy=CHECK_REWARD,
-    limitations="This is a note, not a finding. The task may be too hard for now, or the function may only penalise: "
-    "if its name suggests a penalty, the rule takes 0 for its best value. The rule needs `rewards/<function>/mean` "
-    "of two functions.",
 )

@@ -1,6 +1,18 @@
 """SMP001: another policy sampled the tokens in the loss.
 
 A tail leak, part of it, is probability lost to tokens outside top-p/top-k.
+
+Meaning: The rollouts do not come from the policy that is being trained.
+
+Impact: The sampler has different weights, a different temperature or a truncated distribution, so every importance
+ratio is wrong. If top-p or top-k truncates the sampler while log-probs are over the whole vocabulary, probability leaks
+to tokens that are never sampled (a tail leak).
+
+Limitations: Mild truncation (top-p 0.95 or 0.9) alone is not a finding, because most such runs stay stable for many
+steps. It is a finding if it removes a quarter of the probability. So it is if `advantage/tail_mean` is negative while
+the probability inside top-p/top-k shrinks. Numerical differences of 0.01 nats or less are ignored. If the log has only
+absolute differences, they must exceed 0.15 nats, or 0.06 in probability, from the first row on. A KL must exceed 0.1
+nats.
 """
 
 from __future__ import annotations
@@ -176,6 +188,7 @@ SAME_WEIGHTS = advise(
 
 RULE = Rule(
     code="SMP001",
+    doc=__doc__,
     title="sampler and trainer disagree",
     needs=((GAP,), *((measure.series,) for measure in MEASURES), (MASS,), (*SURPRISE, REWARD)),
     checks=(
@@ -246,10 +259,6 @@ RULE = Rule(
         ),
     ),
     suppressed_by=("MSK001", "SMP003"),  # the sampler has no log-probs of tokens that it did not sample
-    meaning="The rollouts do not come from the policy that is being trained.",
-    impact="The sampler has different weights, a different temperature or a truncated distribution, so every "
-    "importance ratio is wrong. If top-p or top-k truncates the sampler while log-probs are over the whole "
-    "vocabulary, probability leaks to tokens that are never sampled (a tail leak).",
     remedy=advise(
         SAME_POLICY,
         instead={
@@ -258,9 +267,4 @@ RULE = Rule(
         },
     ),
     remedy_in=as_truncated,
-    limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding, because most such runs stay stable for "
-    "many steps. It is a finding if it removes a quarter of the probability. So it is if `advantage/tail_mean` is "
-    "negative while the probability inside top-p/top-k shrinks. Numerical differences of 0.01 nats or less are "
-    "ignored. If the log has only absolute differences, they must exceed 0.15 nats, or 0.06 in probability, from the "
-    "first row on. A KL must exceed 0.1 nats.",
 )

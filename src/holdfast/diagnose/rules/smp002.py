@@ -1,4 +1,16 @@
-"""SMP002: the mismatch between sampler and trainer grows."""
+"""SMP002: the mismatch between sampler and trainer grows.
+
+Meaning: The log-probs of sampler and trainer differ several times as much as at the start of the run, or their
+importance ratio is far below 1.
+
+Impact: Rollouts no longer come from the policy that is being trained, so the importance ratios are wrong. In published
+collapses the mismatch grows first, and the reward falls soon after.
+
+Limitations: The ratio of whole rollouts, TRL's default, is a product over tokens. In long rollouts rounding alone makes
+its truncated mean small, so the rule requires a ratio that was near 1, and rollouts that kept their length. Otherwise
+this rule judges only growth. SMP001 judges the level at the start of a run. Log-prob differences below 0.03 nats are
+ignored, and so is growth in proportion to entropy.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +48,7 @@ LONGER_TIMES = 1.5
 
 RULE = Rule(
     code="SMP002",
+    doc=__doc__,
     title="mismatch between sampler and trainer grows",
     equal_needs=True,
     applies=samples_elsewhere,
@@ -63,10 +76,6 @@ RULE = Rule(
     suppressed_by=("MSK001", "SMP001", "SMP003", "STP001"),
     # In a policy that breaks, unlikely tokens are sampled, and on those the engines differ most.
     suppressed_by_earlier=COLLAPSING,
-    meaning="The log-probs of sampler and trainer differ several times as much as at the start of the run, or their "
-    "importance ratio is far below 1.",
-    impact="Rollouts no longer come from the policy that is being trained, so the importance ratios are wrong. In "
-    "published collapses the mismatch grows first, and the reward falls soon after.",
     remedy=advise(
         "Check that the sampler gets the new weights after every update. If it does, go back to a checkpoint from "
         "before the mismatch grew, and lower the [learning rate]. Use the [importance weights of the sampler]. For a "
@@ -74,8 +83,4 @@ RULE = Rule(
         instead={"holdfast": OUR_BUG},
         also={"trl": "If the ratio alone is low, try `vllm_importance_sampling_mode='token_truncate'`."},
     ),
-    limitations="The ratio of whole rollouts, TRL's default, is a product over tokens. In long rollouts rounding "
-    "alone makes its truncated mean small, so the rule requires a ratio that was near 1, and rollouts that kept "
-    "their length. Otherwise this rule judges only growth. SMP001 judges the level at the start of a run. Log-prob "
-    "differences below 0.03 nats are ignored, and so is growth in proportion to entropy.",
 )

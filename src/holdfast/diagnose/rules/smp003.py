@@ -1,4 +1,12 @@
-"""SMP003: the mismatch grows from the first update on, as if the sampler kept its weights."""
+"""SMP003: the mismatch grows from the first update on, as if the sampler kept its weights.
+
+Meaning: The difference between sampler and trainer grows with every update since the first.
+
+Impact: Rollouts come from an old policy. The logged reward is the reward of this policy, so it does not change. The
+importance ratios grow until the updates are noise.
+
+Limitations: A slow and steady drift with another cause looks the same.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +72,7 @@ UNSYNCED = (
 
 RULE = Rule(
     code="SMP003",
+    doc=__doc__,
     title="sampler does not get the new weights",
     equal_needs=True,
     applies=has_own_sampler,
@@ -79,9 +88,6 @@ RULE = Rule(
     ),
     suppressed_by=("MSK001",),
     suppressed_by_earlier=("STP001", "SMP001", *COLLAPSING),
-    meaning="The difference between sampler and trainer grows with every update since the first.",
-    impact="Rollouts come from an old policy. The logged reward is the reward of this policy, so it does not change. "
-    "The importance ratios grow until the updates are noise.",
     remedy=advise(
         "First check that the sampler receives the new weights: ask it for the log-probs of a fixed text before and "
         "after an update. If it does receive them, lower the [learning rate], and limit how many updates old a "
@@ -91,5 +97,4 @@ RULE = Rule(
             "trl": "With LoRA or several processes, make sure that the merged weights reach vLLM.",
         },
     ),
-    limitations="A slow and steady drift with another cause looks the same.",
 )

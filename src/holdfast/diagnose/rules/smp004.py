@@ -1,4 +1,13 @@
-"""SMP004: importance weights leave little of a batch, by the effective sample size that trainers log."""
+"""SMP004: importance weights leave little of a batch, by the effective sample size that trainers log.
+
+Meaning: The importance weights differ so much between rollouts that a few rollouts decide the update.
+
+Impact: The update is then mostly noise. In published runs with stale rollouts, the effective sample size shrinks before
+the collapse (arXiv 2602.17616).
+
+Limitations: The weight of a whole rollout is a product over its tokens, so in long rollouts rounding alone can make the
+share small. Unless the reward falls, this is therefore a note.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +44,7 @@ a half the weights vary as much as their mean: half of the rollouts are spent on
 
 RULE = Rule(
     code="SMP004",
+    doc=__doc__,
     title="importance weights leave a small effective sample",
     applies=lambda log: ESS in log.series,
     checks=(
@@ -55,14 +65,9 @@ RULE = Rule(
     ),
     suppressed_by=("MSK001", "SMP001", "SMP003", "STP001"),
     suppressed_by_earlier=("OFP001", *COLLAPSING),
-    meaning="The importance weights differ so much between rollouts that a few rollouts decide the update.",
-    impact="The update is then mostly noise. In published runs with stale rollouts, the effective sample size "
-    "shrinks before the collapse (arXiv 2602.17616).",
     remedy=advise(
         "Lower the [limit on staleness] to train on fresher rollouts, or lower the [learning rate]. Weight single "
         "tokens instead of whole rollouts, whose weights are products over all tokens, or narrow the [bounds on the "
         "importance weights]."
     ),
-    limitations="The weight of a whole rollout is a product over its tokens, so in long rollouts rounding alone can "
-    "make the share small. Unless the reward falls, this is therefore a note.",
 )

@@ -1,4 +1,15 @@
-"""STL001: series stand still to the last digit, whatever they are called."""
+"""STL001: series stand still to the last digit, whatever they are called.
+
+Meaning: A metric that varied from row to row has had exactly one value since some step. Or it has the same value in
+every row.
+
+Impact: A metric of sampled rollouts has noise. Without noise, the metric is no longer computed, is the same for all
+rollouts, or the policy always does the same.
+
+Limitations: The rule reports nothing once the reward has risen. Schedules and counters have no noise, so a metric
+counts only if it rose and fell before. A value that is the same from the first row on is a note, because a logged
+setting looks the same.
+"""
 
 from __future__ import annotations
 
@@ -128,6 +139,7 @@ def stood_still(rows: Rows) -> Signal | None:
 
 RULE = Rule(
     code="STL001",
+    doc=__doc__,
     title="metric does not change",
     checks=(
         Check(
@@ -145,15 +157,8 @@ RULE = Rule(
         ),
     ),
     suppressed_by=("GRP001", "LRN001", "GRD003", "RWD001"),
-    meaning="A metric that varied from row to row has had exactly one value since some step. Or it has the same "
-    "value in every row.",
-    impact="A metric of sampled rollouts has noise. Without noise, the metric is no longer computed, is the same for "
-    "all rollouts, or the policy always does the same.",
     remedy=advise(
         "Find out where this value comes from, and call the function that computes it on two rollouts that should "
         "differ. Read some [rollouts] from before and after that step."
     ),
-    limitations="The rule reports nothing once the reward has risen. Schedules and counters have no noise, so a "
-    "metric counts only if it rose and fell before. A value that is the same from the first row on is a note, "
-    "because a logged setting looks the same.",
 )

@@ -3,6 +3,17 @@
 A single update that is far too large does two things at once: the reward is lost, and the policy changes. Its entropy,
 its length or the share of clipped tokens jumps in the same rows. A reward that is lost alone has other causes: harder
 questions, or a grader that went down. Entropy that rises first and slowly is a drift (ENT001).
+
+Meaning: One update changes the policy so much that the reward falls within a few steps. No slow decay comes before it.
+
+Impact: The optimizer overshoots. Likelihood-preserving penalties delay this, but do not prevent it if the step size is
+the cause.
+
+Limitations: If the log has neither displacement nor `ratio/log_product`, the rule uses weaker evidence. Either an
+update clips more than 10 % of the tokens, and the reward falls or no earlier update clipped half as many. Or the reward
+collapses within three rows while entropy or clipping jumps. Sequence-level clipping always clips that many tokens; it
+is a finding only if the reward falls too. After LLD001 to LLD003, a jump is the end of that decay, and this rule
+reports nothing.
 """
 
 from __future__ import annotations
@@ -299,6 +310,7 @@ BREAKS = (
 
 RULE = Rule(
     code="STP001",
+    doc=__doc__,
     title="step too large",
     needs=((DISPLACEMENT, CORRECT), (LOG_RATIO, LENGTH), (CLIPPED, REWARD)),
     checks=(
@@ -333,14 +345,5 @@ RULE = Rule(
     suppressed_by=("TRN001", "SMP001"),
     # In a policy that decays slowly, a jump is the end of that decay.
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001"),
-    meaning="One update changes the policy so much that the reward falls within a few steps. No slow decay comes "
-    "before it.",
-    impact="The optimizer overshoots. Likelihood-preserving penalties delay this, but do not prevent it if the step "
-    "size is the cause.",
     remedy=SMALLER_STEPS,
-    limitations="If the log has neither displacement nor `ratio/log_product`, the rule uses weaker evidence. Either "
-    "an update clips more than 10 % of the tokens, and the reward falls or no earlier update clipped half as many. "
-    "Or the reward collapses within three rows while entropy or clipping jumps. Sequence-level clipping always clips "
-    "that many tokens; it is a finding only if the reward falls too. After LLD001 to LLD003, a jump is the end of "
-    "that decay, and this rule reports nothing.",
 )

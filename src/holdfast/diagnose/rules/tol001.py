@@ -1,4 +1,13 @@
-"""TOL001: the agent stops calling its tool."""
+"""TOL001: the agent stops calling its tool.
+
+Meaning: The agent used to call its tool, and now hardly ever does.
+
+Impact: It answers from memory or guesses. Rollouts without calls teach nothing about calls, so the agent rarely starts
+calling again by itself.
+
+Limitations: The agent must have used the tool in ten rows before. If the reward has clearly risen since then, this is a
+note, because the task may not need the tool. Each trainer counts turns differently.
+"""
 
 from __future__ import annotations
 
@@ -95,6 +104,7 @@ USED_EVALUATIONS = 3
 
 RULE = Rule(
     code="TOL001",
+    doc=__doc__,
     title="agent stops calling its tool",
     needs=((CALLS,), (TURNS,)),
     applies=takes_turns,
@@ -148,14 +158,9 @@ RULE = Rule(
     # A tool that fails is left alone for a reason, and a policy that breaks does not write calls.
     suppressed_by=("RET001", "RET002", "TOL002", "STP001"),
     suppressed_by_earlier=(*COLLAPSING, "ENT003"),
-    meaning="The agent used to call its tool, and now hardly ever does.",
-    impact="It answers from memory or guesses. Rollouts without calls teach nothing about calls, so the agent rarely "
-    "starts calling again by itself.",
     remedy=advise(
         "Go back to a checkpoint from before this step. Read some [rollouts] from there: calls that fail, return "
         "nothing useful, or exceed the [limits of tokens and turns] teach the agent to avoid them. Change the "
         "[weights of the reward] so that an answer without a call earns less, or lower the [learning rate]."
     ),
-    limitations="The agent must have used the tool in ten rows before. If the reward has clearly risen since then, "
-    "this is a note, because the task may not need the tool. Each trainer counts turns differently.",
 )

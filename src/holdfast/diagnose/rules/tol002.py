@@ -1,4 +1,15 @@
-"""TOL002: calls of tools fail."""
+"""TOL002: calls of tools fail.
+
+Meaning: Many tool calls fail, are malformed, or return nothing.
+
+Impact: The agent gets errors instead of results, so its reward falls although its weights may be intact. It then learns
+not to call the tool.
+
+Limitations: TRL counts malformed calls as failures too, so the share does not tell the two apart. While a model learns
+to write calls, the share is high but falls; this is reported only if 90 % fail in ten rows. Other trainers do not log
+the share. For them the rule uses the rollout length, which must include tool results, as in verl. If the tool stops
+answering, the length drops at once while the number of turns stays the same.
+"""
 
 from __future__ import annotations
 
@@ -118,6 +129,7 @@ def was_called(rows: Rows) -> Truths:
 
 RULE = Rule(
     code="TOL002",
+    doc=__doc__,
     title="tool calls fail",
     kind="logged cause",
     applies=lambda log: has(log, FAILED) or has(log, LENGTH, TURNS, REWARD),
@@ -146,17 +158,10 @@ RULE = Rule(
             better=((FAILED,),),
         ),
     ),
-    meaning="Many tool calls fail, are malformed, or return nothing.",
-    impact="The agent gets errors instead of results, so its reward falls although its weights may be intact. It "
-    "then learns not to call the tool.",
     remedy=advise(
         "Repeat a tool call from one of the latest [rollouts] by hand. If it fails, repair the tool, such as the "
         "[retriever], and resume from a checkpoint before this step: a smaller learning rate would not help. If the "
         "calls are malformed, check the chat template and the tool's schema, and whether the [limits of tokens and "
         "turns] cut calls off."
     ),
-    limitations="TRL counts malformed calls as failures too, so the share does not tell the two apart. While a model "
-    "learns to write calls, the share is high but falls; this is reported only if 90 % fail in ten rows. Other "
-    "trainers do not log the share. For them the rule uses the rollout length, which must include tool results, as "
-    "in verl. If the tool stops answering, the length drops at once while the number of turns stays the same.",
 )

@@ -1,4 +1,14 @@
-"""TRN001: rollouts run out of turns or tokens."""
+"""TRN001: rollouts run out of turns or tokens.
+
+Meaning: Rollouts run out of turns or tokens, or grow towards that limit, but the reward does not rise.
+
+Impact: A truncated rollout has no answer and no reward. So the policy learns to avoid long rollouts, whatever they
+contain, or the agent stops learning when to end.
+
+Limitations: The rule finds a rising share, a share of 75 % or more from the start, ten rows in which nearly all are
+truncated, and growth caused by advantages. Late in other collapses, rollouts ramble, and truncation is only a symptom:
+look at earlier findings. Long rollouts are not reported while the reward rises with them.
+"""
 
 from __future__ import annotations
 
@@ -189,6 +199,7 @@ CUT_FROM_THE_START = advise(
 
 RULE = Rule(
     code="TRN001",
+    doc=__doc__,
     title="rollouts truncated",
     needs=((TRUNCATED,), (ADVANTAGE, LENGTH)),
     checks=(
@@ -253,9 +264,6 @@ RULE = Rule(
         ),
     ),
     suppressed_by=("ENT003",),  # noise runs until the limit, and a higher limit would not end it
-    meaning="Rollouts run out of turns or tokens, or grow towards that limit, but the reward does not rise.",
-    impact="A truncated rollout has no answer and no reward. So the policy learns to avoid long rollouts, whatever "
-    "they contain, or the agent stops learning when to end.",
     remedy=advise(
         "Read some [rollouts]. If they make sense, raise the [limits of tokens and turns]. If they are noise, this "
         "is a symptom: go back to an earlier checkpoint and lower the [learning rate].",
@@ -264,8 +272,5 @@ RULE = Rule(
             "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
         },
     ),
-    limitations="The rule finds a rising share, a share of 75 % or more from the start, ten rows in which nearly all "
-    "are truncated, and growth caused by advantages. Late in other collapses, rollouts ramble, and truncation is only "
-    "a symptom: look at earlier findings. Long rollouts are not reported while the reward rises with them.",
     rollouts="truncated",
 )

@@ -1,4 +1,12 @@
-"""TRN002: rollouts grow without a higher reward."""
+"""TRN002: rollouts grow without a higher reward.
+
+Meaning: Rollouts have become at least twice as long as in the first rows, and the reward has not risen.
+
+Impact: Every step has to sample and train on that many more tokens. Reasoning runs grow too, but their reward rises.
+
+Limitations: This is a note, not a finding: in a noisy log the reward may have risen by less than its noise. If the
+trainer counts observations, longer ones count too.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +42,7 @@ COST_TIMES = 2.0
 
 RULE = Rule(
     code="TRN002",
+    doc=__doc__,
     title="rollouts grow without a higher reward",
     kind="symptom",
     needs=((LENGTH, REWARD),),
@@ -50,9 +59,6 @@ RULE = Rule(
     ),
     # These say what the length led to, or came from.
     suppressed_by=("TRN001", "ENT003", "RWD001"),
-    meaning="Rollouts have become at least twice as long as in the first rows, and the reward has not risen.",
-    impact="Every step has to sample and train on that many more tokens. Reasoning runs grow too, but their reward "
-    "rises.",
     remedy=advise(
         "Read some [rollouts]. If they ramble, give shorter correct ones a higher reward, and average the loss over "
         "all tokens of a batch. If the loss is averaged within each rollout first, the tokens of long incorrect "
@@ -63,6 +69,4 @@ RULE = Rule(
             "verl": "The setting is `actor_rollout_ref.actor.loss_agg_mode`.",
         },
     ),
-    limitations="This is a note, not a finding: in a noisy log the reward may have risen by less than its noise. If "
-    "the trainer counts observations, longer ones count too.",
 )

@@ -1,4 +1,12 @@
-"""ZER001: zeros that are often normal, in the loss, the clip ratio or the KL."""
+"""ZER001: zeros that are often normal, in the loss, the clip ratio or the KL.
+
+Meaning: The loss, the clip ratio or the KL is 0 for a harmless reason. The policy still learns.
+
+Impact: The value of a GRPO loss says little about progress. While the policy equals the old policy, the loss is 0 but
+its gradient is not. If the loss grows slowly, the reason is usually the KL term.
+
+Limitations: This is a note, not a finding. It needs a gradient above 0 or a KL that grows.
+"""
 
 from __future__ import annotations
 
@@ -48,15 +56,12 @@ def learns(rows: Rows) -> bool:
 
 RULE = Rule(
     code="ZER001",
+    doc=__doc__,
     title="zeros that are normal",
     needs=((REWARD, LOSS), (REWARD, CLIPPED), (REWARD, KL)),
     equal_needs=True,
     reads="rows",
     checks=(Check(series=(REWARD,), signal=are_normal, message="{reasons}", level="note"),),
     suppressed_by=("GRD002", "GRD003", "GRP001"),
-    meaning="The loss, the clip ratio or the KL is 0 for a harmless reason. The policy still learns.",
-    impact="The value of a GRPO loss says little about progress. While the policy equals the old policy, the loss is "
-    "0 but its gradient is not. If the loss grows slowly, the reason is usually the KL term.",
     remedy=advise("Change nothing. The reward shows whether the policy learns."),
-    limitations="This is a note, not a finding. It needs a gradient above 0 or a KL that grows.",
 )
