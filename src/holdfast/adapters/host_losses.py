@@ -92,6 +92,10 @@ class PreservedShare:
         preserved, tokens = self._recent.sum(0)
         return torch.where(preserved > 0, preserved / tokens.clamp(min=1), 1.0)
 
+    def coefficient(self, penalty: Penalty, counts: Tensor) -> float | Tensor:
+        """What a penalty's mean over all tokens, or their sum, is multiplied by."""
+        return penalty.coef / self.update(counts) if penalty.normalizer == "preserved" else penalty.coef
+
 
 def preserved_counts(preserved: Tensor, loss_mask: Tensor) -> Tensor:
     """int [B, 2]: of each rollout the preserved tokens and all sampled tokens, from bool [B, T] each."""

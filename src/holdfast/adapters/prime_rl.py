@@ -33,7 +33,6 @@ from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from torch import Tensor
 
 from holdfast.adapters.host_losses import PreservedShare, measure, penalty_of, preserved_counts
 from holdfast.base.errors import ConfigError
@@ -66,9 +65,7 @@ def loss(inputs: Any, *, penalty: Mapping[str, Any] | None = None, base: Mapping
     total = outputs.loss
     if term is not None and values is not None:
         weighted = values if inputs.loss_weights is None else values * inputs.loss_weights
-        coef: float | Tensor = term.coef
-        if term.normalizer == "preserved":
-            coef = coef / share.update(preserved_counts(preserved, mask))
+        coef = share.coefficient(term, preserved_counts(preserved, mask))
         if term.coef:
             total = total + coef * weighted.sum()
         count = mask.sum()

@@ -82,9 +82,7 @@ def loss(
     shown = {"penalty/preserved_fraction": preserved, "ratio/mean": ratios}
     series = {name: sum_of_sample_mean(x).detach() for name, x in shown.items()}
     if penalty is not None:
-        added = penalty.coef * _policy_reducer(args, batch, sum_of_sample_mean)(values)
-        if penalty.normalizer == "preserved":
-            added = added / share.update(counts)
+        added = share.coefficient(penalty, counts) * _policy_reducer(args, batch, sum_of_sample_mean)(values)
         base = base + added if penalty.coef else base
         series["loss/penalty"] = added.detach()
     return base, {**metrics, **{f"holdfast/{name}": value for name, value in series.items()}}

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from holdfast.losses._tensors import check_tensor, upcast
+from holdfast.losses._tensors import check_ids, check_tensor, upcast
 
 
 @torch.no_grad()
@@ -147,7 +147,7 @@ def gwhes(
     [-1.0, 1.0]
     """
     group = _Group(hidden, unembedding, token_ids, logprobs, chunk)
-    _, flags = _rollouts(correct, rollout_ids, group.hidden)
+    _, flags = _rollouts(correct, rollout_ids, group.hidden[:, 0])
     p = float(flags.to(torch.float64).mean()) if len(flags) else 0.0
     if p in (0.0, 1.0):
         return group.hidden.new_zeros(len(correct))
@@ -172,7 +172,7 @@ class _Group:
             )
         if chunk < 1:
             raise ValueError(f"chunk={chunk} must be at least 1")
-        _check_ids("token_ids", token_ids, len(hidden))
+        check_ids("token_ids", token_ids, hidden[:, 0])
         self.hidden = upcast(hidden.detach())
         vocabulary, self._token = torch.unique(token_ids, return_inverse=True)
         self._rows = unembedding.detach()[vocabulary].to(self.hidden.dtype)
@@ -218,7 +218,7 @@ class _Group:
 def _rollouts(correct: Tensor, rollout_ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """The index [N] of each token's rollout, and bool [G]: which rollouts are correct."""
     _check_correct(correct, len(like))
-    _check_ids("rollout_ids", rollout_ids, len(like))
+    check_ids("rollout_ids", rollout_ids, like)
     ids, rollout = torch.unique(rollout_ids, return_inverse=True)
     tokens = torch.bincount(rollout, minlength=len(ids))
     hits = torch.bincount(rollout[correct], minlength=len(ids))
@@ -233,11 +233,3 @@ def _check_correct(correct: Tensor, tokens: int) -> None:
         raise TypeError(f"correct must be bool, not {correct.dtype}; pass correct.bool()")
     if correct.shape != (tokens,):
         raise ValueError(f"correct has shape {list(correct.shape)}, but there are {tokens} tokens")
-
-
-def _check_ids(name: str, ids: Tensor, tokens: int) -> None:
-    check_tensor(name, ids)
-    if ids.is_floating_point() or ids.dtype == torch.bool:
-        raise TypeError(f"{name} must be integers, not {ids.dtype}")
-    if ids.shape != (tokens,):
-        raise ValueError(f"{name} has shape {list(ids.shape)}, but there are {tokens} tokens")

@@ -103,29 +103,11 @@ class LLDS(RolloutPenalty):
             base=self.answer_base,
         )
 
-    def per_token(
-        self,
-        logprobs: Tensor,
-        old_logprobs: Tensor,
-        advantages: Tensor,
-        loss_mask: Tensor,
-        *,
-        preserved: Tensor,
-        **masks: Any,
-    ) -> Tensor:
+    def per_token(self, *tokens: Tensor, preserved: Tensor, **masks: Any) -> Tensor:
         """`llds_penalty`."""
         from holdfast.losses import llds_penalty
 
-        return llds_penalty(
-            logprobs,
-            old_logprobs,
-            advantages,
-            loss_mask,
-            gate=self.gate,
-            threshold=self.threshold,
-            preserved=preserved,
-            **masks,
-        )
+        return llds_penalty(*tokens, gate=self.gate, threshold=self.threshold, preserved=preserved, **masks)
 
 
 class SAPO(RolloutPenalty):
@@ -145,20 +127,11 @@ class SAPO(RolloutPenalty):
         """True for tau above 1: then tokens that did not move (ratio 1) count as well."""
         return self.tau > 1
 
-    def per_token(
-        self,
-        logprobs: Tensor,
-        old_logprobs: Tensor,
-        advantages: Tensor,
-        loss_mask: Tensor,
-        *,
-        preserved: Tensor,
-        **_: Any,
-    ) -> Tensor:
+    def per_token(self, *tokens: Tensor, preserved: Tensor, **_: Any) -> Tensor:
         """`sapo_penalty`."""
         from holdfast.losses import sapo_penalty
 
-        return sapo_penalty(logprobs, old_logprobs, advantages, loss_mask, tau=self.tau, preserved=preserved)
+        return sapo_penalty(*tokens, tau=self.tau, preserved=preserved)
 
 
 class NLL(Penalty):
@@ -172,12 +145,11 @@ class NLL(Penalty):
         """True."""
         return True
 
-    def per_token(
-        self, logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, loss_mask: Tensor, **_: Any
-    ) -> Tensor:
+    def per_token(self, *tokens: Tensor, **_more: Any) -> Tensor:
         """`nll_loss`."""
         from holdfast.losses import nll_loss
 
+        logprobs, _, advantages, loss_mask = tokens
         return nll_loss(logprobs, advantages, loss_mask)
 
 

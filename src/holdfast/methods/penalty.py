@@ -112,6 +112,7 @@ class Penalty(PenaltySection):
         old_logprobs: Tensor,
         advantages: Tensor,
         loss_mask: Tensor,
+        /,
         *,
         preserved: Tensor,
         action_ids: Tensor | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.adapters.host_losses import unsupported
 from holdfast.adapters.trl.asynchronous import NAME, OLDEST, AsyncMixin
@@ -56,6 +56,42 @@ def with_penalties(
             tested is a warning. When the trainer is constructed: a schedule without an optimizer step, or with a
             penalty that is always zero, an unknown loss type, or a sampler whose mask cannot be recomputed.
     """
+    is_async, is_unsloth = _is_async(trainer_class), _is_unsloth(trainer_class)
+    if penalty is not None and not isinstance(penalty, Penalty):
+        raise ConfigError(
+            f"with_penalties(..., {penalty!r}): pass a penalty object such as LLDS(coef=0.2), SAPO(coef=0.1) or "
+            "NLL(coef=0.1); leave it out to observe only"
+        )
+    if penalty is not None and type(penalty) not in PENALTIES.values():
+        try_out(penalty)
+    if displacement_every < 0 or displacement_rows < 1:
+        raise ConfigError(
+            f"displacement_every={displacement_every}, displacement_rows={displacement_rows}: use 0 (never) or more "
+            "for the first and at least 1 for the second"
+        )
+    if mask_logprobs and is_unsloth:
+        raise ConfigError(
+            "mask_logprobs=True with an Unsloth trainer: Unsloth does not keep the logits that a mask needs, but has a "
+            "mask of its own. Leave it out, and sample with vLLM and UNSLOTH_GRPO_TRUNCATED_SUPPORT=1, or without "
+            "truncation: top_p=1, top_k=0, min_p=None"
+        )
+    if nthr and (mask_logprobs or is_unsloth):
+        other = "mask_logprobs=True" if mask_logprobs else "an Unsloth trainer"
+        why = "a loss over the whole vocabulary" if mask_logprobs else "TRL's own forward pass"
+        raise ConfigError(f"nthr=True with {other}: NTHR needs {why}. Leave one out")
+    if is_async:
+        _check_async(penalty, mask_logprobs=mask_logprobs, nthr=nthr)
+    mixin = AsyncMixin if is_async else unsloth_mixin(trainer_class) if is_unsloth else PenaltyMixin
+    added = [*([type(penalty).__name__] if penalty else []), *["NTHR"] * nthr]
+    name = f"{trainer_class.__name__}With{'And'.join(added)}" if added else f"Observed{trainer_class.__name__}"
+    bases = (mixin, *[MaskMixin] * mask_logprobs, *[NthrMixin] * nthr, trainer_class)
+    settings = Settings(penalty, correct_above, displacement_every, displacement_rows, mask_logprobs)
+    return type(name, bases, {"holdfast_settings": settings})  # type: ignore[return-value]
+
+
+def _is_async(trainer_class: Any) -> bool:
+    """Whether it is TRL's AsyncGRPOTrainer. Raises `ConfigError` for what is neither that nor a GRPOTrainer as TRL or its
+    user wrote it, and for a TRL that is too old."""
     from trl import GRPOTrainer
 
     installed = version("trl")
@@ -75,60 +111,29 @@ def with_penalties(
             f"with_penalties({trainer_class.__name__}, ...): this class has been through with_penalties already. Give "
             "it the class of before; for two penalties at once write one of your own (docs/reference/losses.md)"
         )
-    is_async = isinstance(trainer_class, type) and any(base.__name__ == NAME for base in trainer_class.__mro__)
-    if not is_async and not (isinstance(trainer_class, type) and issubclass(trainer_class, GRPOTrainer)):
-        given = f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r})"
-        if _is_unsloth(GRPOTrainer):
-            raise ConfigError(
-                f"{given}: this class is not the one with which Unsloth replaced TRL's GRPOTrainer. Write `import "
-                "unsloth` before every import of trl"
-            )
+    bases = trainer_class.__mro__ if isinstance(trainer_class, type) else ()
+    is_async = any(base.__name__ == NAME for base in bases)
+    if is_async or GRPOTrainer in bases:
+        return is_async
+    given = f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r})"
+    if _is_unsloth(GRPOTrainer):
         raise ConfigError(
-            f"{given}: this function needs TRL's GRPOTrainer, its AsyncGRPOTrainer, or a subclass of one. Other "
-            "trainers have no per-token loss to which a penalty could be added"
+            f"{given}: this class is not the one with which Unsloth replaced TRL's GRPOTrainer. Write `import "
+            "unsloth` before every import of trl"
         )
-    if penalty is not None and not isinstance(penalty, Penalty):
-        raise ConfigError(
-            f"with_penalties(..., {penalty!r}): pass a penalty object such as LLDS(coef=0.2), SAPO(coef=0.1) or "
-            "NLL(coef=0.1); leave it out to observe only"
-        )
-    if penalty is not None and type(penalty) not in PENALTIES.values():
-        try_out(penalty)
-    if displacement_every < 0 or displacement_rows < 1:
-        raise ConfigError(
-            f"displacement_every={displacement_every}, displacement_rows={displacement_rows}: use 0 (never) or more "
-            "for the first and at least 1 for the second"
-        )
-    settings = Settings(penalty, correct_above, displacement_every, displacement_rows, mask_logprobs)
-    added = [*([type(penalty).__name__] if penalty else []), *["NTHR"] * nthr]
-    name = f"{trainer_class.__name__}With{'And'.join(added)}" if added else f"Observed{trainer_class.__name__}"
-    if mask_logprobs and _is_unsloth(trainer_class):
-        raise ConfigError(
-            "mask_logprobs=True with an Unsloth trainer: Unsloth does not keep the logits that a mask needs, but has a "
-            "mask of its own. Leave it out, and sample with vLLM and UNSLOTH_GRPO_TRUNCATED_SUPPORT=1, or without "
-            "truncation: top_p=1, top_k=0, min_p=None"
-        )
-    if nthr and (mask_logprobs or _is_unsloth(trainer_class)):
-        other = "mask_logprobs=True" if mask_logprobs else "an Unsloth trainer"
-        why = "a loss over the whole vocabulary" if mask_logprobs else "TRL's own forward pass"
-        raise ConfigError(f"nthr=True with {other}: NTHR needs {why}. Leave one out")
-    if is_async:
-        _check_async(penalty, installed, mask_logprobs=mask_logprobs, nthr=nthr)
-        return type(name, (AsyncMixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
-    mixin: type[PenaltyMixin] = PenaltyMixin
-    if _is_unsloth(trainer_class):
-        mixin = unsloth_mixin(trainer_class)
-    bases: tuple[type, ...] = (mixin, *[MaskMixin] * mask_logprobs, *[NthrMixin] * nthr, trainer_class)
-    return type(name, bases, {"holdfast_settings": settings})  # type: ignore[return-value]
+    raise ConfigError(
+        f"{given}: this function needs TRL's GRPOTrainer, its AsyncGRPOTrainer, or a subclass of one. Other "
+        "trainers have no per-token loss to which a penalty could be added"
+    )
 
 
-def _check_async(penalty: Penalty | None, installed: str, *, mask_logprobs: bool, nthr: bool) -> None:
+def _check_async(penalty: Penalty | None, *, mask_logprobs: bool, nthr: bool) -> None:
     """Raise `ConfigError` for what AsyncGRPOTrainer cannot honour."""
     host = f"TRL's {NAME}"
     problems = [] if penalty is None else list(unsupported(penalty, host))
     problems += [f"mask_logprobs=True: {host} has no pass of its own for old log-probs. Leave it out"] * mask_logprobs
     problems += [f"nthr=True: {host} trains on parts of groups, and NTHR compares whole ones. Leave it out"] * nthr
-    if not between(installed, OLDEST):
+    if not between(version("trl"), OLDEST):
         problems.append(f"with_penalties({NAME}) needs trl 1.16 or newer, whose loss gets packed rollouts: {_INSTALL}")
     for problem in problems:
         raise ConfigError(problem)

@@ -142,11 +142,8 @@ class _Loss:
         if weight is not None:
             series["penalty/answer_weight"] = CountedMean(log_prob.new_tensor(weight), mask.sum(), weight)
         if penalty is not None and term is not None:
-            coef: float | Tensor = penalty.coef
-            mode = loss_agg_mode
-            if penalty.normalizer == "preserved":
-                mode = "token-mean"
-                coef = coef / self._share.update(preserved_counts(preserved, mask))
+            mode = "token-mean" if penalty.normalizer == "preserved" else loss_agg_mode
+            coef = self._share.coefficient(penalty, preserved_counts(preserved, mask))
             if penalty.coef:
                 loss = loss + coef * core_algos.agg_loss(term, mask, mode, **config.global_batch_info)
             with torch.no_grad():
