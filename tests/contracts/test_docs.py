@@ -20,7 +20,7 @@ import pytest
 import holdfast
 from holdfast.base.errors import MissingExtra
 from holdfast.recipe import Config, load, setting_names, validate
-from holdfast.recipe.settings import parse_overrides
+from holdfast.recipe.overrides import parse_overrides
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md")] + [

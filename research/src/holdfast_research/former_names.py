@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.recipe.settings import assign
+from holdfast.recipe.overrides import assign
 
 FORMER: Mapping[str, str] = {
     "sampling.keep_mask": "sampling.mask_logprobs",

@@ -1,5 +1,5 @@
 """TRL: `holdfast diagnose` while a trainer runs."""
 
-from holdfast.adapters.trl.monitor import Monitoring
+from holdfast.adapters.trl.callback import Monitoring
 
 __all__ = ["Monitoring"]

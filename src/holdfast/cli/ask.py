@@ -14,10 +14,10 @@ import typer
 from holdfast.agent.turn_parts import why_no_answer
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import is_run
-from holdfast.cli.code import allow
 from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, TrustCode, complete_run, find_run, in_runs, newest_run
 from holdfast.cli.terminal import is_live, out, train_extra
 from holdfast.cli.transcript import show_line, show_observation, show_turn
+from holdfast.cli.trust import allow
 from holdfast.evaluate.known import answerable, new_words
 from holdfast.evaluate.servers import find_server, key_in
 from holdfast.recipe.loading import find_recipe

@@ -41,7 +41,7 @@ def split(arguments: Sequence[str], options: Collection[str]) -> tuple[list[str]
         if not is_setting and (near := difflib.get_close_matches(name, options, n=1, cutoff=0.75)):
             raise ConfigError(f"there is no option {name}; did you mean {near[0]}?")
         from holdfast.recipe import Config
-        from holdfast.recipe.settings import split_overrides
+        from holdfast.recipe.overrides import split_overrides
 
         _, _, used = next(split_overrides(words, Config))
         settings += used

@@ -9,13 +9,13 @@ import typer
 from rich.text import Text
 
 from holdfast.base.run_folder import CONFIG, is_run
-from holdfast.cli.code import announce
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.describe import annotated
 from holdfast.cli.terminal import HELP_OPTIONS, completes_value, out
+from holdfast.cli.trust import announce
 from holdfast.recipe import Config, load
 from holdfast.recipe.loading import bundled, find_recipe
-from holdfast.recipe.settings import parse_overrides, read_toml
+from holdfast.recipe.overrides import parse_overrides, read_toml
 
 DEFAULT = "quickstart"
 

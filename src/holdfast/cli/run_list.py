@@ -21,7 +21,7 @@ from holdfast.cli.terminal import ABSENT, echo, err, out, program
 from holdfast.diagnose.finding import judged
 from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.diagnose.readers.text import clean
-from holdfast.recipe.settings import read_toml
+from holdfast.recipe.overrides import read_toml
 from holdfast.train.summary import read_summary
 
 _TAIL = 1 << 18

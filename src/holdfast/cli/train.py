@@ -21,13 +21,13 @@ from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError, Terminated
 from holdfast.base.importing import failing_line
 from holdfast.cli import new_run, runs
-from holdfast.cli.code import allow
 from holdfast.cli.recipes import DEFAULT, RecipeArgument, read_recipe
 from holdfast.cli.terminal import err, is_live, out, print_error, program, train_extra
+from holdfast.cli.trust import allow
 from holdfast.recipe import Config, load_run
 from holdfast.recipe.code import trusting
+from holdfast.recipe.overrides import parse_overrides
 from holdfast.recipe.paths import PATHS
-from holdfast.recipe.settings import parse_overrides
 
 if TYPE_CHECKING:
     from holdfast.train.listener import Listener

@@ -30,7 +30,7 @@ from holdfast.model.support import positions_of
 from holdfast.model.text.chat_template import ChatTemplate
 from holdfast.recipe import Config, load
 from holdfast.recipe.loading import PASSAGES
-from holdfast.recipe.settings import parse_overrides
+from holdfast.recipe.overrides import parse_overrides
 from holdfast.tasks.machine import choose_threads
 from holdfast.tasks.opening import load_protocol, load_recipe, load_retriever, open_retriever, open_tasks
 

@@ -23,11 +23,10 @@ from holdfast.base.refusals import explain
 from holdfast.base.run_folder import CONFIG, is_run
 from holdfast.base.section import field_values, setting_values
 from holdfast.methods.registry import Methods
-from holdfast.recipe import settings
 from holdfast.recipe.code import code_of
 from holdfast.recipe.config import Config
+from holdfast.recipe.overrides import UNSET, assign, clears, parse_overrides, read_toml, unset
 from holdfast.recipe.paths import in_folder, is_path
-from holdfast.recipe.settings import UNSET
 
 BUNDLED = Path(__file__).parent / "bundled"
 """The folder of the bundled recipes."""
@@ -68,11 +67,11 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     Raises `ConfigError`, which names every problem at once.
     """
     chosen: dict[str, Any] = {} if path is None else _with_bases(Path(path))
-    values = settings.parse_overrides(overrides, Config)
+    values = parse_overrides(overrides, Config)
     _apply(chosen, values)
     data: dict[str, Any] = {}
     for name, value in chosen.items():
-        settings.assign(data, name, value)
+        assign(data, name, value)
     config = validate(data, where="" if path is None else str(path), overridden=tuple(values))
     if config.run.code is not None and code_of(config):
         search_in(config.run.code)
@@ -119,11 +118,11 @@ def _with_bases(path: Path) -> dict[str, Any]:
 
 def _with_base(path: Path) -> tuple[dict[str, Any], str | None]:
     """What a file says of settings, by dotted name, and the name of the recipe it extends."""
-    data = settings.read_toml(path)
+    data = read_toml(path)
     base = data.pop("extends", None)
     if not isinstance(base, str | None) or "\0" in (base or ""):
         raise ConfigError(f"{path}: extends = {section.as_toml(base)} is not the name of a recipe, in quotes")
-    values = settings.unset(data.pop("unset", []), Config, f"{path}: unset") | dict(_leaves(data))
+    values = unset(data.pop("unset", []), Config, f"{path}: unset") | dict(_leaves(data))
     as_it_is = path.name == CONFIG or path.parent == BUNDLED  # absolute in a run; of bundled ones the user's
     return in_folder(Path() if as_it_is else path.parent, values), base
 
@@ -137,7 +136,7 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
                 yield f"{prefix}{key}.on", True  # the empty table of a method
             yield from _leaves(value, f"{prefix}{key}.")
         else:
-            yield prefix + key, None if info and settings.clears(value, info.annotation) else value
+            yield prefix + key, None if info and clears(value, info.annotation) else value
 
 
 def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:

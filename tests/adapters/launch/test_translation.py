@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.launch import Machines, Plan, plan
-from holdfast.adapters.launch.trl import correct_above
+from holdfast.adapters.launch.trl_options import correct_above
 from holdfast.base.errors import ConfigError
 from holdfast.hosts import HOSTS
 from holdfast.recipe import Config, setting_values

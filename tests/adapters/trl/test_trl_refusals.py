@@ -18,9 +18,9 @@ import trl
 from torch import Tensor
 from transformers import Trainer
 
-from holdfast.adapters.trl import LLDS, NLL, SAPO, mask, trainer, unsloth, watch, with_penalties
-from holdfast.adapters.trl.penalty import PenaltyMixin
-from holdfast.adapters.trl.watch import RewardWatch
+from holdfast.adapters.trl import LLDS, NLL, SAPO, mask, notices, trainer, unsloth, with_penalties
+from holdfast.adapters.trl.notices import RewardWatch
+from holdfast.adapters.trl.penalty_mixin import PenaltyMixin
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.methods.penalties import Penalty
 
@@ -204,7 +204,7 @@ def test_a_threshold_that_tells_nothing_apart_is_said_once(batches: list[list[fl
 def test_a_real_run_with_negative_rewards_is_told(
     make_trainer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_BATCHES", 2)
+    monkeypatch.setattr(notices, "_BATCHES", 2)
 
     def distance(number: list[int], **_: Any) -> list[float]:
         return [-1.0 + 0.1 * n for n in number]

@@ -15,7 +15,7 @@ pytest.importorskip("trl")
 import trl
 
 from holdfast.adapters.trl import LLDS
-from holdfast.adapters.trl.penalty import answer_weight
+from holdfast.adapters.trl.penalty_mixin import answer_weight
 from holdfast.adapters.trl.search import columns, completion_limit, question_dataset, reward_functions
 from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn
 from holdfast.base.errors import ConfigError, DataError, RolloutError

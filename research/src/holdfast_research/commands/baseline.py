@@ -84,7 +84,7 @@ def _claim(
     """
     from holdfast.recipe import Config, load
     from holdfast.recipe.loading import find_recipe
-    from holdfast.recipe.settings import parse_overrides
+    from holdfast.recipe.overrides import parse_overrides
 
     path = find_recipe(recipe)
     if "run.name" not in parse_overrides(settings, Config):

@@ -26,7 +26,7 @@ def shared_settings(words: Sequence[str], planned: Sequence[str] = ()) -> dict[s
     for: its place and seed, and those in `planned`.
     """
     from holdfast.recipe import Config
-    from holdfast.recipe.settings import parse_overrides
+    from holdfast.recipe.overrides import parse_overrides
 
     settings = parse_overrides(words, Config)
     if taken := {"run.dir", "run.name", "run.seed", *planned} & set(settings):

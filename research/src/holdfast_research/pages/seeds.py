@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast.recipe import Config
 from holdfast.recipe.loading import find_recipe
-from holdfast.recipe.settings import parse_overrides
+from holdfast.recipe.overrides import parse_overrides
 from holdfast_research.jobs import TrainingJob, run_jobs
 from holdfast_research.methods import GSPO, NO_PENALTY, SAPO, UNTRUNCATED, Settings, llds
 from holdfast_research.series import RunSummary, read_run, summarise, table

@@ -4,7 +4,7 @@
 notes on what differs. `write_plan` writes it into a folder. Nothing here imports a host or trains.
 
 A translation keeps the meaning or refuses. A setting is in the files that are written, or in the host's module here
-(`trl.py`, `verl.py`):
+(`trl_options.py`, `verl_options.py`):
 
     options     the setting becomes options of the host; each option names the settings it comes from
     FATES       Noted: it has no meaning in the host; a value other than the default is reported

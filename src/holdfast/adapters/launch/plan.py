@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from holdfast.adapters.launch import trl, trl_files, verl, verl_files
+from holdfast.adapters.launch import trl_files, trl_options, verl_files, verl_options
 from holdfast.adapters.launch.files import Plan
 from holdfast.adapters.launch.recipe import Machines, Recipe
 from holdfast.adapters.launch.translation import Fates, Launch, Noted, Refused, fate
@@ -18,8 +18,8 @@ from holdfast.recipe.validation import code_errors
 from holdfast.tasks.opening import open_tasks
 
 LAUNCHES: Mapping[str, Launch] = {
-    "trl": Launch(trl.options, trl.FATES, trl.method, trl.problems, trl.differences, trl_files.planned),
-    "verl": Launch(verl.options, verl.FATES, verl.method, verl.problems, verl.differences, verl_files.planned),
+    host: Launch(options.options, options.FATES, options.method, options.problems, options.differences, files.planned)
+    for host, options, files in (("trl", trl_options, trl_files), ("verl", verl_options, verl_files))
 }
 """Hosts that recipes are translated for, by their ids."""
 

@@ -13,7 +13,7 @@ from shlex import quote
 from holdfast.adapters.launch.files import Plan, filled, questions_for
 from holdfast.adapters.launch.recipe import Recipe
 from holdfast.adapters.launch.translation import Here, Option, Reference
-from holdfast.adapters.launch.verl import AGENT_LOOPS, mini_batch
+from holdfast.adapters.launch.verl_options import AGENT_LOOPS, mini_batch
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError

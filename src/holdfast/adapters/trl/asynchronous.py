@@ -32,8 +32,8 @@ from torch import Tensor
 
 from holdfast.adapters.host_losses import measure
 from holdfast.adapters.trl.mask import Trainer
-from holdfast.adapters.trl.penalty import Settings, no_logprobs
-from holdfast.adapters.trl.watch import warn
+from holdfast.adapters.trl.notices import warn
+from holdfast.adapters.trl.penalty_mixin import Settings, no_logprobs
 from holdfast.base.errors import ConfigError
 from holdfast.base.tested import TESTED
 from holdfast.hosts.trl import ASYNC_LOGGED

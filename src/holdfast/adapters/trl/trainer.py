@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from holdfast.adapters.host_losses import unsupported
 from holdfast.adapters.trl.asynchronous import NAME, OLDEST, AsyncMixin
 from holdfast.adapters.trl.mask import MaskMixin
-from holdfast.adapters.trl.nthr import NthrMixin
-from holdfast.adapters.trl.penalty import PenaltyMixin, Settings
+from holdfast.adapters.trl.notices import say, warn
+from holdfast.adapters.trl.nthr_mixin import NthrMixin
+from holdfast.adapters.trl.penalty_mixin import PenaltyMixin, Settings
 from holdfast.adapters.trl.unsloth import unsloth_mixin
-from holdfast.adapters.trl.watch import say, warn
 from holdfast.base.errors import ConfigError
 from holdfast.base.tested import TESTED, between, newer_than_tested
 from holdfast.hosts.advice import WITHOUT
@@ -46,7 +46,8 @@ def with_penalties(
         displacement_rows: on at most this many rollouts, over all processes.
         mask_logprobs: take the log-probs of the loss over the tokens that the sampler can draw. For a sampler that
             `top_p`, `top_k` or `min_p` truncates; see `holdfast.adapters.trl.mask`.
-        nthr: lower the weight of tokens in negative rollouts that hurt positive ones; see `holdfast.adapters.trl.nthr`.
+        nthr: lower the weight of tokens in negative rollouts that hurt positive ones; see
+            `holdfast.adapters.trl.nthr_mixin`.
 
     Returns:
         A class to use in place of the given one: same arguments, same checkpoints.
@@ -90,8 +91,8 @@ def with_penalties(
 
 
 def _is_async(trainer_class: Any) -> bool:
-    """Whether it is TRL's AsyncGRPOTrainer. Raises `ConfigError` for what is neither that nor a GRPOTrainer as TRL or its
-    user wrote it, and for a TRL that is too old."""
+    """Whether it is TRL's AsyncGRPOTrainer. Raises `ConfigError` for what is neither that nor a GRPOTrainer, for what
+    `with_penalties` has made, and for a TRL that is too old."""
     from trl import GRPOTrainer
 
     installed = version("trl")

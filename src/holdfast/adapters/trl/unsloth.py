@@ -24,7 +24,7 @@ from torch import Tensor
 
 from holdfast.adapters.trl.mask import Truncation, warning
 from holdfast.adapters.trl.observe import Observer, has_images
-from holdfast.adapters.trl.penalty import PenaltyMixin
+from holdfast.adapters.trl.penalty_mixin import PenaltyMixin
 from holdfast.base.errors import ConfigError
 from holdfast.base.tested import TESTED, installed_version
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.trl.mask import Trainer, corrects_itself, loss_mask, warning
+from holdfast.adapters.trl.notices import RewardWatch, replaced_loss, say, warn
 from holdfast.adapters.trl.observe import Observer, action_ids_of, per_token_advantages
 from holdfast.adapters.trl.schedule import Schedule, checked_schedule
-from holdfast.adapters.trl.watch import RewardWatch, replaced_loss, say, warn
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import ConfigError
 from holdfast.hosts.trl import TWICE

@@ -14,7 +14,7 @@ from holdfast.base.run_folder import CONFIG
 from holdfast.cli.terminal import err, program
 from holdfast.recipe import Config
 from holdfast.recipe.code import OF_MODEL, TRUST, code_of
-from holdfast.recipe.settings import parse_overrides
+from holdfast.recipe.overrides import parse_overrides
 
 _OF_MODEL = "Python files of the model"
 

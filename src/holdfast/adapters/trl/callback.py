@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 
-from holdfast.adapters.trl.watch import warn
+from holdfast.adapters.trl.notices import warn
 from holdfast.base.errors import ConfigError
 from holdfast.diagnose.codes import chosen
 from holdfast.diagnose.finding import Finding, write_findings
