@@ -13,8 +13,9 @@ import pytest
 
 from holdfast.diagnose.readers import read_logs
 from holdfast.diagnose.readers.columns import Columns, series_of
-from holdfast.diagnose.readers.dicts import Dicts, parsed
+from holdfast.diagnose.readers.dicts import Dicts
 from holdfast.diagnose.readers.facts import row_in
+from holdfast.diagnose.readers.plain import parsed
 from holdfast.diagnose.readers.text import Tally
 
 from .test_readers_stores import blocks_of, history

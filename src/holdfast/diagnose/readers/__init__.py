@@ -17,7 +17,7 @@ from holdfast.base.files import is_pipe
 from holdfast.base.opening import BLOCK, left_out, piped, spooled
 from holdfast.diagnose.log import REWARDS, Log, Series, finite
 from holdfast.diagnose.readers.columns import series_of
-from holdfast.diagnose.readers.find import READABLE, STORES, find_logs
+from holdfast.diagnose.readers.find import CONSOLES, READABLE, STORES, find_logs
 from holdfast.diagnose.readers.names import (
     COMMON,
     COMPLEMENTS,
@@ -31,10 +31,11 @@ from holdfast.diagnose.readers.names import (
     translation,
     variant_of,
 )
+from holdfast.diagnose.readers.notebook import NOTEBOOK
 from holdfast.diagnose.readers.reader import LogFile, Raw
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS
 from holdfast.diagnose.readers.same_run import deduplicate_runs, joined_parts, with_unique_names
-from holdfast.diagnose.readers.seen import what_was_seen
+from holdfast.diagnose.readers.seen import how_it_ended, what_was_seen
 from holdfast.diagnose.readers.services import is_address, read_service
 from holdfast.diagnose.readers.spelling import spelled
 from holdfast.diagnose.readers.text import Tally, clean, listed
@@ -119,6 +120,8 @@ def _read(file: LogFile, given: Mapping[str, str]) -> tuple[Log, ...]:
     filled = [run for run in file.reader.read(file, tally) if run.columns]
     if not filled:
         raise DataError(_nothing(file, tally))
+    if file.reader in CONSOLES and (ended := how_it_ended(file.path)):
+        tally.add(ended)
     return tuple(_log(run, tally, given) for run in filled)
 
 
@@ -238,7 +241,7 @@ def _several(path: str | Path, names: list[str]) -> str:
 
 
 def _nothing(file: LogFile, tally: Tally) -> str:
-    is_text = file.path.is_file() and file.reader not in STORES and file.reader is not ROLLOUTS
+    is_text = file.path.is_file() and file.reader not in (*STORES, ROLLOUTS, NOTEBOOK)  # which holds code too
     seen = what_was_seen(file.path) if is_text else ""
     notes = [note[0].upper() + note[1:] for note in tally.notes()]
     return " ".join(filter(None, (f"{file.path} {file.reader.lacks}.", *notes, seen, _SEE if seen else READABLE)))

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast.diagnose.readers.columns import whole
-from holdfast.diagnose.readers.names import AXES
+from holdfast.diagnose.readers.names import AXES, COMMON, common
 
 Row = Mapping[str, Any]
 
@@ -55,7 +55,13 @@ def _counters(rows: Sequence[Row]) -> list[str]:
     """Names of columns of whole numbers that rise from row to row, the likeliest step first."""
     names = dict.fromkeys(name for row in rows for name in row)
     return sorted(
-        (name for name in names if not _OTHERS.search(name.lower()) and _counts([row.get(name) for row in rows])),
+        (
+            name
+            for name in names
+            if not _OTHERS.search(name.lower())
+            and common(name) not in COMMON
+            and _counts([row.get(name) for row in rows])
+        ),
         key=lambda name: (_likeliness(name), len(name)),
     )
 
@@ -100,7 +106,8 @@ def phase_in(rows: Sequence[Row]) -> str | None:
 
 # ---- rows of several runs
 
-_RUNS = frozenset({"run", "run_id", "run_name", "experiment", "experiment_name", "exp", "exp_name", "trial", "seed"})
+LABELS = ("run", "run_id", "run_name", "experiment", "experiment_name", "exp", "exp_name", "trial", "seed")
+"""What scripts call the column, or the key, that names a run."""
 _LONGEST = 100
 """Characters of a label."""
 _MANY = 0.2
@@ -115,7 +122,7 @@ def label_in(rows: Sequence[Row], steps: Sequence[int | None]) -> str | None:
     ('arm', None)
     """
     names = [name for name in rows[0] if all(_is_label(name, row.get(name)) for row in rows)]
-    named = next((name for name in names if name.lower() in _RUNS and isinstance(rows[0][name], str)), None)
+    named = next((name for name in names if name.lower() in LABELS and isinstance(rows[0][name], str)), None)
     known = [step for step in steps if step is not None]
     if named or len(known) < len(steps) or len(set(known)) == len(known):
         return named
@@ -123,7 +130,7 @@ def label_in(rows: Sequence[Row], steps: Sequence[int | None]) -> str | None:
 
 
 def _is_label(name: str, value: object) -> bool:
-    if name.lower() in _RUNS and isinstance(value, int | str):
+    if name.lower() in LABELS and isinstance(value, int | str):
         return True
     return isinstance(value, str) and 0 < len(value) <= _LONGEST and not (is_evaluation(value) or _NUMBER.match(value))
 

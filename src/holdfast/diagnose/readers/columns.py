@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from holdfast.base.errors import DataError
 from holdfast.diagnose.log import Series
 from holdfast.diagnose.readers.names import AXES, CUMULATIVE
+from holdfast.diagnose.readers.plain import parsed
 from holdfast.diagnose.readers.text import Tally
 
 MAX_NAMES = 20_000
@@ -27,6 +28,8 @@ Arrays = Mapping[str, tuple[Ints, NDArray[np.float64]]]
 Point = tuple[int, str, int, float]
 """A value that was logged by itself: its place in the file, name, step and value."""
 _MAX_RESTARTS = 1000
+_FEW = 3
+"""Steps before their having several rows is how the log was written."""
 _DEEPEST = 8
 """Objects in objects of a row."""
 _MAX_INNER = 100
@@ -43,8 +46,8 @@ class Rounded(float):
 class Columns:
     """Collects rows in the order of the file.
 
-    A value is a number, true or false (1 and 0), a number as text ("NaN", "0.3"), or null if the host writes NaN as
-    null (`null_is_nan`). Anything else is left out and counted.
+    A value is a number, true or false (1 and 0), a number as text ("NaN", "0.3"), null if the host writes NaN as null
+    (`null_is_nan`), or a dict of these, as text too. Anything else is left out and counted.
     """
 
     def __init__(self, tally: Tally, *, null_is_nan: bool) -> None:
@@ -70,6 +73,8 @@ class Columns:
         at = len(self._steps)
         self._steps.append(number)
         for name, value in row.items():
+            if type(value) is str and value[:1] == "{":
+                value = parsed(value) or value
             known = value if type(value) is float else self._number(place, name, value)
             if known is not None:
                 rows, values = self._columns.get(name) or self._begin(name)
@@ -257,8 +262,9 @@ def _kind(value: Any) -> str:
 
 
 def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], Ints]:
-    """Series by the names of the host, and every step that logged anything. Rows with the same step are merged, and the
-    later of two values is used. Rows that a resumed run wrote again are left out."""
+    """Series by the names of the host, and every step that logged anything. Rows with the same step are merged: the
+    later of two values is used, or the mean where most steps have several. Rows that a resumed run wrote again are left
+    out."""
     steps, arrays = columns.steps(), columns.arrays()
     alive = np.zeros(len(steps), bool)
     for rows, _ in arrays.values():
@@ -272,22 +278,39 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], Ints]:
         again = _again(steps, arrays)[alive]
         alive[alive] = _alive(steps[alive], np.where(again < 0, -1, number[again]), tally)
     result: dict[str, Series] = {}
-    repeated = 0
+    repeated = averaged = 0
     for name, (rows, values) in arrays.items():
         kept = alive[rows]
         at, values = steps[rows[kept]], values[kept]
         if (np.diff(at) <= 0).any():
             order = np.argsort(at, kind="stable")
             at, values = at[order], values[order]
-            last = np.append(at[1:] != at[:-1], True)
+            first = np.append(True, at[1:] != at[:-1])
             changed = (values[1:] != values[:-1]) & ~(np.isnan(values[1:]) & np.isnan(values[:-1]))
-            repeated += int((~last[:-1] & changed).sum())
-            at, values = at[last], values[last]
+            of_step = np.diff(np.append(np.flatnonzero(first), len(at)))
+            if len(of_step) >= _FEW and 2 * (of_step > 1).sum() > len(of_step):
+                averaged += int((~first[1:] & changed).sum())
+                values = _means(values, np.flatnonzero(first))
+                at = at[first]
+            else:
+                repeated += int((~first[1:] & changed).sum())
+                last = np.append(first[1:], True)
+                at, values = at[last], values[last]
         if len(at):
             result[name] = Series(at, values, name in columns.rounded)
+    if averaged:
+        tally.add("most steps have several rows, so {n values} were averaged by step", count=averaged)
     if repeated:
         tally.add("replaced {n values} by later values of the same step", count=repeated)
     return result, np.unique(steps[alive])
+
+
+def _means(values: NDArray[np.float64], starts: Ints) -> NDArray[np.float64]:
+    """[G]: the mean of each group [N] that begins at `starts` [G], without NaN unless there is nothing else."""
+    known = ~np.isnan(values)
+    count = np.add.reduceat(known.astype(np.int64), starts)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return np.asarray(np.add.reduceat(np.where(known, values, 0.0), starts) / count, np.float64)
 
 
 def _in_order(steps: Ints, tally: Tally) -> Ints:

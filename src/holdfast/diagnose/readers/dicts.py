@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
 
 from holdfast.diagnose.readers.columns import Columns
 from holdfast.diagnose.readers.console import SEARCHED, STEP
@@ -24,7 +19,7 @@ from holdfast.diagnose.readers.numbering import (
     logging_steps_in,
     step_in,
 )
-from holdfast.diagnose.readers.plain import CALLS
+from holdfast.diagnose.readers.plain import parsed
 from holdfast.diagnose.readers.reader import Raw, Reader, Row
 from holdfast.diagnose.readers.runs import Lines, read_runs
 from holdfast.diagnose.readers.text import COLOUR, Tally, lines, without_process
@@ -35,15 +30,11 @@ _BEGUN = re.compile(r"\{\s*['\"]")
 _NAMES = re.compile(r"['\"](\w+)['\"]:")
 _BAR = re.compile(r"(?:^|\r)([^\r%|]*)%\|[^|\r]*\|\s*(\d{1,15})/(\d{1,15})\s*\[")
 _RANK = re.compile(r"(\[?\w*rank\W?\d+\]?:?|Train(ing)?:)?", re.IGNORECASE)
-_WORDS = re.compile(r"(?<=: )(-?)(nan|inf|None|True|False)(?=[,}\s])")
-_JSON = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}
 _ANNOUNCED = re.compile(r"(?<![\w/])(global step|rollout|perf|eval|step) (\d{1,9}):\s*$", re.IGNORECASE)
 _ANNOUNCEMENT = 80  # characters
 _LONGEST = 1 << 16  # characters of a dict that is wrapped over lines
 _MAX_WRAPPED = 1000  # lines
 _TAIL = 1 << 14  # characters before a dict that may hold its progress bar
-
-_decode = json.JSONDecoder().raw_decode
 
 
 class Dicts:
@@ -161,30 +152,6 @@ class _Bars:
             self._total = self._newest
         self._last = self._counts.get(self._total)
         return self._last
-
-
-def parsed(text: str) -> Row | None:
-    """A dict as Python or JSON writes it, `nan` and numpy's numbers included; None for anything else.
-
-    >>> parsed("{'loss': nan, 'reward': '0.5', 'kl': np.float64(0.1)}")
-    {'loss': nan, 'reward': '0.5', 'kl': 0.1}
-    """
-    with suppress(ValueError, RecursionError):
-        value: Any = _decode(text.replace("'", '"'))[0]  # the names of a JSON object are texts
-        return value if type(value) is dict else None
-    value = _carefully(text)
-    return value if isinstance(value, dict) and all(type(name) is str for name in value) else None
-
-
-def _carefully(text: str) -> Any:
-    text = CALLS.sub(r"\1", text)
-    with suppress(ValueError, RecursionError):
-        return _decode(_WORDS.sub(lambda m: m[1] + _JSON[m[2]], text.replace("'", '"')))[0]
-    with suppress(ValueError, SyntaxError, RecursionError, MemoryError, TypeError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escapes in the texts of a dict
-        words = {"nan": "'nan'", "inf": "1e999", "-inf": "-1e999"}
-        return ast.literal_eval(_WORDS.sub(lambda m: words.get(m[0], words.get(m[2], m[2])), text))
-    return None
 
 
 def _read_lines(lines_for: Callable[[Tally], Lines], name: str, tally: Tally) -> Raw | None:

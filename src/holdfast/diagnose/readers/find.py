@@ -48,10 +48,10 @@ READABLE = (
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
 """The trackers' own files."""
 
-READERS: tuple[Reader[str], ...] = (
-    *(NOTEBOOK, STATE, ARRAY, COLUMNS, LINES, OBJECTS, CSV),
-    *(TABLE, DICTS, PRINTS, COUNTED, SUMMARY, CONSOLE),
-)
+CONSOLES: tuple[Reader[str], ...] = (DICTS, PRINTS, COUNTED, SUMMARY, CONSOLE)
+"""What a trainer or a script prints."""
+
+READERS: tuple[Reader[str], ...] = (NOTEBOOK, STATE, ARRAY, COLUMNS, LINES, OBJECTS, CSV, TABLE, *CONSOLES)
 """Every kind of text that is read. The first reader that recognises a file reads it. What W&B prints at the end counts
 where nothing else has rows, and any text can be a console log, so that reader comes last."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import objects
 from holdfast.base.stored import read_toml
+from holdfast.diagnose.readers.inside import unwrapped_lines
 from holdfast.diagnose.readers.objects import elements, numbered_objects, read_whole, value_of
 from holdfast.diagnose.readers.reader import (
     STATE_FRAME,
@@ -53,7 +54,9 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
         Raw(frame.format, frame.host, frame.named(file.name), columns, _settings(file.settings, tally))
         for frame, columns in read_rows(line_rows(file.path, tally), tally)
     ]
-    return read or (read_whole(file, tally) if _is_one(file.path) else [])
+    if read or _is_one(file.path):
+        return read or read_whole(file, tally)
+    return unwrapped_lines(line_rows(file.path, Tally(file.path)), file)
 
 
 def _is_one(path: Path) -> bool:

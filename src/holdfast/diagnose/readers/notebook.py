@@ -11,17 +11,12 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from holdfast.base.opening import spooled
 from holdfast.base.stored import bounded_json
-from holdfast.diagnose.readers.console import CONSOLE
-from holdfast.diagnose.readers.dicts import DICTS
+from holdfast.diagnose.readers.inside import PRINTED, read_inside
 from holdfast.diagnose.readers.names import like_a_reward
-from holdfast.diagnose.readers.prints import PRINTS
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
-from holdfast.diagnose.readers.tables import TABLE
-from holdfast.diagnose.readers.text import Tally, head, whole_text
+from holdfast.diagnose.readers.text import Tally, whole_text
 
-_INSIDE = (TABLE, DICTS, PRINTS, CONSOLE)
 _BEGINS = re.compile(r'\{\s*"(?:cells|metadata|nbformat|nbformat_minor)"\s*:')
 _TABLE, _ROW, _CELL = (re.compile(rf"<{tag}\b[^<>]*>", re.IGNORECASE) for tag in ("table", "tr", "t[hd]"))
 _TAG = re.compile(r"<[^<>]*>")
@@ -66,19 +61,6 @@ def _plain(cell: str) -> str:
     return " ".join(unescape(_TAG.sub("", cell.partition("</t")[0])).split())
 
 
-def _raws(notebook: Path, name: str, value: Any) -> Iterator[Raw]:
-    """What is read of each text in the JSON value of a notebook."""
-    for text in filter(str.strip, _texts(value)):
-        with spooled([text.encode("utf-8", "replace")], "output") as path:  # readers read a file twice
-            start = head(path).lstrip()
-            reader = next(
-                (reader for reader in _INSIDE if reader.recognises(path, start) and reader.certain(path)), None
-            )
-            if reader is not None:
-                tally = Tally(notebook, "output line")
-                yield from reader.read(LogFile(reader, path, name), tally)
-
-
 def _longest(notebook: Path, name: str, tally: Tally) -> list[Raw]:
     """The longest log of the notebook, of those with a reward if any has one."""
     text = whole_text(notebook, tally)
@@ -87,7 +69,9 @@ def _longest(notebook: Path, name: str, tally: Tally) -> list[Raw]:
     except ValueError:
         tally.add("the file ends early, or is not JSON")
         return []
-    found = [raw for raw in _raws(notebook, name, value) if raw.columns]
+    texts = filter(str.strip, _texts(value))
+    file = LogFile(NOTEBOOK, notebook, name)
+    found = [raw for text in texts for raw in read_inside([text], PRINTED, file, "output line")]
     found.sort(key=lambda raw: (like_a_reward(raw.columns.names()) is not None, len(raw.columns.steps())))
     if (several := sum(len(raw.columns.steps()) > 1 for raw in found)) > 1:
         tally.add(f"the notebook shows {several} logs: the longest was read, and one with a reward before one without")

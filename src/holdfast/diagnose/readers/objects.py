@@ -9,8 +9,8 @@ from itertools import count, islice
 from typing import Any
 
 from holdfast.base.stored import bounded, bounded_json
-from holdfast.diagnose.readers.axes import axis_of, is_evaluation
-from holdfast.diagnose.readers.names import AXES
+from holdfast.diagnose.readers.axes import LABELS, axis_of, is_evaluation
+from holdfast.diagnose.readers.names import AXES, like_a_reward
 from holdfast.diagnose.readers.numbering import is_numeric
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row
 from holdfast.diagnose.readers.rows import Numbered, read_rows
@@ -24,6 +24,10 @@ _PHASE = "phase"
 """The column that rows of an evaluation get."""
 _MOST = 1000
 """Runs that are looked for in a value."""
+_CALLED = ("name", "run_name", "experiment_name", "exp_name", "experiment", "tag", "label")
+"""Where a run says what it is called, before its ids."""
+_LONGEST = 100
+"""Characters of what a run calls itself."""
 
 _decode = json.JSONDecoder().raw_decode
 
@@ -84,8 +88,11 @@ def runs_in(value: Any) -> dict[str, list[Row]]:
 
 def _lists_in(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[Row]]]:
     if isinstance(value, list):
+        runs = [item for item in value if isinstance(item, dict) and any(map(_is_rows, item.values()))]
         rows = [row for row in value if isinstance(row, dict) and is_numeric(row)]
-        if len(rows) > 1:
+        for number, run in enumerate(runs, 1):
+            yield from _lists_in(run, (*path, _label_of(run, number)))
+        if len(rows) > 1 and not runs:
             yield path, rows
     elif isinstance(value, dict):
         lists = {key: part for key, part in value.items() if _is_numbers(part)}
@@ -94,6 +101,18 @@ def _lists_in(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
         for key, part in value.items():
             if key not in lists:
                 yield from _lists_in(part, (*path, str(key)))
+
+
+def _is_rows(value: Any) -> bool:
+    """Whether a value of an object is a log: several objects of numbers."""
+    return isinstance(value, list) and sum(isinstance(row, dict) and is_numeric(row) for row in value) > 1
+
+
+def _label_of(run: Row, number: int) -> str:
+    """What a run calls itself, by the likeliest of its short texts; its number if it has none."""
+    texts = {name: text for name, text in run.items() if isinstance(text, str) and 0 < len(text) <= _LONGEST}
+    named = next((texts[name] for name in (*_CALLED, *LABELS) if name in texts), None)
+    return named or next(iter(texts.values()), str(number))
 
 
 def _metrics(rows: list[Row]) -> set[str]:
@@ -124,15 +143,19 @@ def read_whole(file: LogFile, tally: Tally) -> list[Raw]:
     """The runs in a file that is read as a whole."""
     text = whole_text(file.path, tally)
     value = value_of(text)
-    if isinstance(value, list):
+    runs = runs_in(value)
+    if isinstance(value, list) and not any(runs):
         return _raws(file, "", numbered_objects(value, tally), tally)
-    if isinstance(value, dict):
-        runs = runs_in(value)
+    if isinstance(value, list | dict):
         raws = [raw for name, rows in runs.items() for raw in _raws(file, name, enumerate(rows, 1), tally)]
+        rewarded = [raw for raw in raws if like_a_reward(raw.columns.names())]
+        if rewarded and len(rewarded) < len(raws):
+            tally.add("left out {n lists} without a reward", count=len(raws) - len(rewarded))
+            raws = rewarded
         if len(raws) > 1:
             tally.unit = "row"
             tally.add(f"the file has {len(raws)} runs, distinguished by their keys")
-        return raws or _raws(file, "", [(1, value)], tally)
+        return raws or _raws(file, "", [(1, value)] if isinstance(value, dict) else [], tally)
     start = text.index("[") + 1 if text.lstrip().startswith("[") else 0
     return _raws(file, "", numbered_objects(elements(text, start, tally), tally), tally)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
+import warnings
+from contextlib import suppress
+from typing import Any
 
 from holdfast.diagnose.readers.text import COLOUR, without_process
 
-CALLS = re.compile(r"(?<![\w.])(?:tensor|array|\w+(?:\.\w+)+)\(\[?([-+.\w]++)[^()]*\)")
+_CALLS = re.compile(r"(?<![\w.])(?:tensor|array|\w+(?:\.\w+)+)\(\[?([-+.\w]++)[^()]*\)")
 """A number of torch or numpy: `tensor(0.5, device='cuda:0')`, `np.float64(0.5)`."""
 _QUOTED = re.compile(r"(['\"])([A-Za-z][\w./@-]*)\1(?=\s*:)")
 _THOUSANDS = re.compile(r"(?<=[=\s])[-+]?[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
@@ -29,7 +34,7 @@ def plain(line: str) -> str:
     if not line.isascii():
         line = line.translate(_WIDE).translate(_WALLS)
     if "(" in line and ("tensor(" in line or "array(" in line or "np." in line or "numpy." in line):
-        line = CALLS.sub(r"\1", line)
+        line = _CALLS.sub(r"\1", line)
     if "': " in line or '":' in line:
         line = _QUOTED.sub(r"\2", line)
     if "," in line:
@@ -44,3 +49,35 @@ def _without_walls(line: str) -> str:
     if len(names) != len(numbers) or not all(map(_LETTER.match, names)) or not all(map(_NUMBER.fullmatch, numbers)):
         return line if len(cells) > 1 else cells[0]
     return " | ".join(f"{name}: {number}" for name, number in zip(names, numbers, strict=True))
+
+
+# ---- dicts
+
+_WORDS = re.compile(r"(?<=: )(-?)(nan|inf|None|True|False)(?=[,}\s])")
+_JSON = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}
+
+_decode = json.JSONDecoder().raw_decode
+
+
+def parsed(text: str) -> dict[str, Any] | None:
+    """A dict as Python or JSON writes it, `nan` and numpy's numbers included; None for anything else.
+
+    >>> parsed("{'loss': nan, 'reward': '0.5', 'kl': np.float64(0.1)}")
+    {'loss': nan, 'reward': '0.5', 'kl': 0.1}
+    """
+    with suppress(ValueError, RecursionError):
+        value: Any = _decode(text.replace("'", '"'))[0]  # the names of a JSON object are texts
+        return value if type(value) is dict else None
+    value = _carefully(text)
+    return value if isinstance(value, dict) and all(type(name) is str for name in value) else None
+
+
+def _carefully(text: str) -> Any:
+    text = _CALLS.sub(r"\1", text)
+    with suppress(ValueError, RecursionError):
+        return _decode(_WORDS.sub(lambda m: m[1] + _JSON[m[2]], text.replace("'", '"')))[0]
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError, TypeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes in the texts of a dict
+        words = {"nan": "'nan'", "inf": "1e999", "-inf": "-1e999"}
+        return ast.literal_eval(_WORDS.sub(lambda m: words.get(m[0], words.get(m[2], m[2])), text))
+    return None

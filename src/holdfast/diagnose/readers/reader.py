@@ -67,7 +67,21 @@ def _frame_of(rows: Sequence[Row]) -> Frame | None:
     if _have_epochs(rows):
         return Frame("jsonl", host_of(names), _stepless, null_is_nan=True, numbered=True)
     counter = counter_in(rows) if like_a_reward(names) else None
-    return None if counter is None else history_frame(names, counter)
+    return _inner_frame(rows) if counter is None else history_frame(names, counter)
+
+
+def _inner_frame(rows: Sequence[Row]) -> Frame | None:
+    """The frame of rows whose objects have the step, such as `{"msg": …, "fields": {"step": 3, …}}`."""
+    inner = {name for row in rows[:_FEW] for name in _unnested(row)}
+    axis = next((name for known in AXES for name in inner if name.rpartition("/")[2] == known), None)
+    if axis is None:
+        return None
+
+    def split(row: Row) -> tuple[Any, Row]:
+        flat = _unnested(row)
+        return flat.pop(axis, None), {name.partition("/")[2] or name: value for name, value in flat.items()}
+
+    return Frame("jsonl", host_of(inner), split, null_is_nan=True)
 
 
 def _by_phase(split: Split, phase: str) -> Split:
@@ -81,6 +95,8 @@ def _by_phase(split: Split, phase: str) -> Split:
     return of_phase
 
 
+_FEW = 50
+"""Rows whose objects are looked at for a step."""
 PROMPTS = ("prompt", "question", "task_id", "prompt_id", "question_id", "example_id", "problem", "input")
 """Names of what a completion answers."""
 _OF_COMPLETION = {*PROMPTS, "completion", "response", "output", "answer"}
