@@ -95,7 +95,7 @@ TRACE = "Traceback (most recent call last):\n"
     ("end", "said"),
     [
         (TRACE + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate\n", "it ran out of memory (line 14"),
-        ("ray.exceptions.ActorDiedError: The actor died\n", "its processes lost each other"),
+        ("ray.exceptions.ActorDiedError: The actor died\n", "its processes lost contact"),
         (TRACE + "ValueError: no such tool\n", "it ended with an error (line 14: ValueError"),
         ("ValueError: a tool call was malformed\n", ""),
         (TRACE + "ValueError: at exit\nTraining completed.\n", ""),
