@@ -43,7 +43,11 @@ class Host:
 
 
 HOSTS = {
-    "trl": Host(("-e", ".[train,trl]", "-e", "research", "peft", "requests"), ("tests/adapters/trl",), doctor=True),
+    "trl": Host(
+        ("-e", ".[train,trl,mcp]", "-e", "research", "peft", "requests"),
+        ("tests/adapters/trl", "tests/agent/test_mcp.py"),
+        doctor=True,
+    ),
     # The engine's tests run verl itself, with Ray and vLLM on two cores: half an hour, 7 GB of memory, 3 GB of disk.
     # ARGS='-m "not long"' leaves them out.
     "verl": Host(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,7 +102,53 @@ def test_a_result_has_the_ids_that_trl_gives_it(name: str, speaker: Callable[[st
         assert list(ours.token_ids) == trl.GRPOTrainer._get_tool_suffix_ids(host, [message])
 
 
+MCP_SERVER = '''
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("numbers")
+
+@server.tool()
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+server.run()
+'''
+
+
+def test_search_rollouts_call_a_server(
+    searching: Callable[..., Any], speaker: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `make contracts-trl`, which installs the extra mcp."""
+    pytest.importorskip("mcp", reason="of the extra mcp")
+    (tmp_path / "numbers_server.py").write_text(MCP_SERVER)
+    name = f"mcp:{shlex.join([sys.executable, str(tmp_path / 'numbers_server.py')])}"
+    tokenizer = speaker("hermes")
+    asked = '<tool_call>\n{"name": "add", "arguments": {"a": 41}}\n</tool_call>'
+    trainer = searching(
+        LLDS(),
+        protocol=replace(SMALL, tools=("search", name)),
+        model=Qwen2ForCausalLM(model_config(tokenizer)),
+        processing_class=tokenizer,
+        max_steps=2,
+        script=lambda id, turn: (asked, "town")[turn] if int(id) % 2 else "lake",
+    )
+    results = [
+        turn.observation_text
+        for t, _ in sampled_rows(train_and_keep_batches(trainer, monkeypatch))
+        for turn in t.turns
+        if isinstance(turn.action, Call)
+    ]
+    assert results == ["42"] * 4
+
+
 # ---- TRL's own loop of tools
+
+
+def test_a_server_is_not_for_trls_own_loop() -> None:
+    """Said before it is started, and whether or not the extra mcp is installed."""
+    with pytest.raises(ConfigError, match=r"'mcp:no-such-server'.* with SearchRollouts"):
+        search_environment(None, WORDS, replace(SMALL, tools=("mcp:no-such-server",)))
 
 
 def repeated(text: str, times: int = 2) -> str:

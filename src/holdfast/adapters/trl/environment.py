@@ -37,15 +37,14 @@ def search_environment(
 
     Raises `ConfigError` for functions that a model cannot be told of, or whose names TRL keeps for itself.
     """
-    tools = protocol.by_name
-    if hidden := [name for name in tools if name.startswith("_") or name in ("reset", "get_reward")]:
-        raise ConfigError(f"TRL does not offer a tool with the name {hidden[0]!r} to the model; rename the function")
-
     if served := [name for name in protocol.tools if name.startswith(mcp.PREFIX)]:
         raise ConfigError(
             f"TRL's own loop describes Python functions to the model, not the tools of {served[0]!r}. Train with "
             "SearchRollouts(retriever, protocol), or name functions that ask the server"
         )
+    tools = protocol.by_name
+    if hidden := [name for name in tools if name.startswith("_") or name in ("reset", "get_reward")]:
+        raise ConfigError(f"TRL does not offer a tool with the name {hidden[0]!r} to the model; rename the function")
 
     def search(query: str) -> Sequence[Hit]:
         assert retriever is not None, "search_environment needs a retriever for `search`"
