@@ -366,12 +366,6 @@ def dropped(curve: Curve) -> Fall | None:
     return None if row is None else curve.loss_at(row, curve.short)
 
 
-def halved(curve: Curve) -> Fall | None:
-    """When the reward had first lost half of its range. Leads of findings are counted to this step."""
-    row = first(curve.short.has_lost(HALVED_SHARE, FALLEN_ERRORS))
-    return None if row is None else curve.loss_at(row, curve.short)
-
-
 def fell(curve: Curve) -> Fall | None:
     """When the reward first fell: it had lost 40 % of its range, or a third in the mean of ten rows.
 

@@ -66,6 +66,17 @@ def rows_of(log: Log, names: tuple[str, ...], *, raw: bool = False) -> Rows:
     return Rows(log, names, steps, tuple(part.values[np.searchsorted(part.steps, steps)] for part in series))
 
 
+def in_newest(rows: Rows, evidence: Mapping[str, float], words: Mapping[str, object], began: int = 0) -> Signal:
+    """What the newest row decides: its evidence, other values that the message mentions, and the row where it began."""
+    count = len(rows.steps)
+    return Signal(
+        np.arange(count) == count - 1,
+        lambda: {name: np.full(count, value) for name, value in evidence.items()},
+        lambda: {name: np.full(count, value) for name, value in words.items()},
+        began=lambda row: min(began, row),
+    )
+
+
 def falling(rows: Rows) -> Truths:
     """[N]: where the reward has probably fallen, by the best reward that is logged so far."""
     result = np.full(len(rows.steps), np.nan)

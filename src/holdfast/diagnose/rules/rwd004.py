@@ -11,15 +11,11 @@ message says how large a rise would have been visible.
 
 from __future__ import annotations
 
-import numpy as np
-
 from holdfast.diagnose.log import reward_curve
 from holdfast.diagnose.log.collapse import TREND_ERRORS, course_of, is_flat
-from holdfast.diagnose.log.smoothed import WINDOW
-from holdfast.diagnose.log.trailing import Values, trailing_mean
 from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, in_newest
 
 
 def never_rose(rows: Rows) -> Signal | None:
@@ -28,21 +24,8 @@ def never_rose(rows: Rows) -> Signal | None:
     assert curve is not None
     if not is_flat(curve, course := course_of(curve)):
         return None
-    count = len(rows.steps)
-
-    def every(value: float) -> Values:
-        return np.full(count, value)
-
-    return Signal(
-        np.arange(count) == count - 1,
-        lambda: {REWARD: trailing_mean(curve.rewards, WINDOW)},
-        lambda: {
-            "change": every(course.change),
-            "error": every(course.error),
-            "visible": every(TREND_ERRORS * course.error),
-        },
-        began=from_start,
-    )
+    words = {"change": course.change, "error": course.error, "visible": TREND_ERRORS * course.error}
+    return in_newest(rows, {REWARD: float(curve.short.means[-1])}, words)
 
 
 RULE = Rule(

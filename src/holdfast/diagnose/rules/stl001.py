@@ -26,7 +26,7 @@ from holdfast.diagnose.rules._parts.functions import functions_of
 from holdfast.diagnose.rules._parts.reward import has_risen
 from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, in_newest
 
 
 def able(log: Log) -> Iterator[tuple[str, Series]]:
@@ -101,26 +101,22 @@ EVALUATION, EXTREMES = ("eval/", "eval_"), ("max", "min")
 
 
 def stands_still(rows: Rows) -> Signal | None:
-    """Series that stand still by now, where the reward has not risen. The newest row decides."""
+    """Series that stand still by now, where the reward has not risen."""
     if has_risen(rows)[-1]:
         return None
-    stopped = {name: at for name, one in able(rows.log) if (at := stopped_at(one)) is not None and name != REWARD}
+    stopped = {
+        name: (one, at) for name, one in able(rows.log) if (at := stopped_at(one)) is not None and name != REWARD
+    }
     if not stopped:
         return None
-    steps = {name: int(finite(rows.log.series[name]).steps[at]) for name, at in stopped.items()}
-    values = {name: float(rows.log.series[name].values[-1]) for name in stopped}
-    first, count = min(steps.values()), len(rows.steps)
+    values = {name: float(one.values[-1]) for name, (one, _) in stopped.items()}
+    steps = {name: int(one.steps[at]) for name, (one, at) in stopped.items()}
     named = listed([f"{name} at {values[name]:.3g} since step {step}" for name, step in steps.items()])
-    return Signal(
-        np.arange(count) == count - 1,
-        lambda: {name: np.full(count, value) for name, value in values.items()},
-        lambda: {"named": np.full(count, named)},
-        began=lambda row: min(int(np.searchsorted(rows.steps, first)), row),
-    )
+    return in_newest(rows, values, {"named": named}, int(np.searchsorted(rows.steps, min(steps.values()))))
 
 
 def stood_still(rows: Rows) -> Signal | None:
-    """Series that never moved, where the reward has not risen. The newest row decides."""
+    """Series that never moved, where the reward has not risen."""
     if has_risen(rows)[-1]:
         return None
     still = {
@@ -128,13 +124,7 @@ def stood_still(rows: Rows) -> Signal | None:
     }
     if not still:
         return None
-    count, named = len(rows.steps), listed([f"{name} at {value:.3g}" for name, value in still.items()])
-    return Signal(
-        np.arange(count) == count - 1,
-        lambda: {name: np.full(count, value) for name, value in still.items()},
-        lambda: {"named": np.full(count, named)},
-        began=from_start,
-    )
+    return in_newest(rows, still, {"named": listed([f"{name} at {value:.3g}" for name, value in still.items()])})
 
 
 RULE = Rule(
