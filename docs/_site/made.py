@@ -97,7 +97,7 @@ def section(code: str) -> str:
     figure = DOCS / "figures" / f"{code.lower()}.svg"
     lines = [f"### {_title(code)}", "", f"{rule.meaning} {rule.impact}", ""]
     if figure.is_file():
-        lines += [f"![{rule.title}](../figures/{figure.name})", ""]
+        lines += [f"![{code}](../figures/{figure.name})", ""]
     first = next(other for other in RULES if RULES[other].remedy["unknown"] == rule.remedy["unknown"])
     change = rule.remedy["unknown"] if first == code else f"As for [{first}](#{_anchor(first)})."
     lines += [f"* **Needs** {needs}.", f"* **Change.** {change}"]
@@ -145,8 +145,8 @@ def method_row(kind: type[Method]) -> str:
     """A method's row."""
     what = " ".join((kind.__doc__ or "").split())
     needs = ", ".join(sorted(kind.needs)) or "–"
-    hosts = " | ".join("; ".join(in_host(kind, host)) for host in ("trl", "verl"))
-    return f"| `{kind.name}` | {what} | {kind.source} | {needs} | {hosts} |"
+    trl, verl = ("; ".join(in_host(kind, host)) for host in ("trl", "verl"))
+    return f"| `{kind.name}` | {what} | {kind.source} | {needs} | {trl} | {'the same' if verl == trl else verl} |"
 
 
 def in_host(kind: type[Method], host: str) -> Iterator[str]:
