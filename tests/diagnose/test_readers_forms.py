@@ -56,10 +56,12 @@ def test_rows_with_lists_of_numbers_are_rows_and_no_runs(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("index", [True, False])
 def test_a_table_that_pandas_prints(tmp_path: Path, index: bool) -> None:
-    lines = [f"{'   ' if index else ''} step mean_reward     loss"]
-    lines += [f"{f'{i - 1} ' if index else ''} {i:4} {r:11} {0.5:8}" for i, r in NUMBERED]
-    log = log_of(tmp_path, "training is done after the last step\n" + "\n".join(lines) + "\n", "table.txt")
-    assert points(log) == NUMBERED and log.series["loss"].values.tolist() == [0.5] * 12
+    before = [f"{i - 1:<4}" if index else "" for i in range(13)]
+    lines = ["    step  mean_reward   loss" if index else "step  mean_reward   loss"]
+    lines += [f"{before[i]}{i:4} {r:12} {0.5:6}" for i, r in NUMBERED]
+    prose = "\nwe go step by step down\n1 2 3\n4 5 6 7 8\n"
+    log = log_of(tmp_path, "\n".join(lines) + "\n" + prose, "table.txt")
+    assert points(log) == NUMBERED and log.series["loss"].values.tolist() == [0.5] * 12 and len(log.series) == 2
 
 
 def test_a_table_by_iterations(tmp_path: Path) -> None:

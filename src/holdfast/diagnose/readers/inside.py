@@ -9,7 +9,8 @@ from itertools import chain, islice
 from holdfast.base.opening import spooled
 from holdfast.diagnose.readers.console import CONSOLE
 from holdfast.diagnose.readers.dicts import DICTS
-from holdfast.diagnose.readers.facts import says_core
+from holdfast.diagnose.readers.facts import CORE, LINE, facts_in, says_core
+from holdfast.diagnose.readers.plain import plain
 from holdfast.diagnose.readers.prints import COUNTED, PRINTS
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.rows import Numbered
@@ -37,9 +38,16 @@ def unwrapped_lines(rows: Numbered, file: LogFile) -> list[Raw]:
     """The log in the lines that objects hold, such as `{"log": "step 1 reward 0.5\\n", "stream": "stdout"}`."""
     of_rows = (row for _, row in rows)
     first = list(islice(of_rows, _FIRST))
-    count = Counter(name for row in first for name, text in row.items() if isinstance(text, str) and says_core(text))
+    count = Counter(name for row in first for name, text in row.items() if _is_line(text))
     ((name, times),) = count.most_common(1) or [("", 0)]
     if times < _FEWEST:
         return []
     texts: Iterator[str] = (f"{row.get(name, '')}".rstrip("\n") + "\n" for row in chain(first, of_rows))
-    return read_inside(texts, (DICTS, PRINTS, COUNTED, CONSOLE), file, "line")
+    read = read_inside(texts, (DICTS, PRINTS, COUNTED, CONSOLE), file, "line")
+    return [raw for raw in read if len(set(raw.columns.steps().tolist())) >= _FEWEST]
+
+
+def _is_line(text: object) -> bool:
+    """Whether a value says the number of a loss or a reward."""
+    said = text[:LINE] if isinstance(text, str) else ""
+    return says_core(said) and any(map(CORE.search, facts_in(plain(said)).numbers))

@@ -13,7 +13,7 @@ from holdfast.diagnose.readers.columns import number_in
 from holdfast.diagnose.readers.names import AXES, host_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, stepless_frame
 from holdfast.diagnose.readers.rows import read_rows
-from holdfast.diagnose.readers.text import Tally, lines
+from holdfast.diagnose.readers.text import Tally, head, lines
 
 _BLANKS = re.compile(r" {2,}|\t")
 _AROUND = " *`"
@@ -21,6 +21,9 @@ _AROUND = " *`"
 _RULE = re.compile(r"[\s|:+-]+")
 _NAMES = {"training loss": "loss", "validation loss": "eval_loss", "step": "step", "epoch": "epoch"}
 _COUNTERS = {"iteration", "iterations", "iter", "update", "episode", "rollout", "round", "batch"}
+_FEW = 2
+"""Numbers of a row below a header."""
+_WORD = re.compile(r"\S+")
 _EMPTY = ("", "no log", "none", "-", "...")
 _FIRST = 500
 """Lines that show what a comma in a number means."""
@@ -68,17 +71,24 @@ def header_of(line: str, split: Split) -> list[str] | None:
 
 
 def table_at(line: str, below: str) -> tuple[list[str], Split] | None:
-    """The names of a table that begins with these two lines, and what splits its lines; None if none does. Where rows
-    have one cell more than the header, that is the index of pandas, whose name is ""."""
+    """The names of a table that begins with these two lines, and what splits its lines; None if none does. pandas puts
+    names and numbers below each other, and begins rows with an index, whose name is ""."""
     for split in (by_bars,) if "|" in line else (by_gaps, by_blanks):
         names = header_of(line, split)
         cells = split(below) if names else []
-        numbers = [number_in(decimal_text(cell)) is not None for cell in cells]
-        if names and sum(numbers) > 1 and len(cells) == len(names):
+        if not names or sum(number_in(decimal_text(cell)) is not None for cell in cells) < _FEW:
+            continue
+        if split is by_blanks:
+            if _ends(line) == _ends(below)[-len(names) :]:
+                return [*[""] * (len(cells) - len(names)), *names], split
+        elif len(cells) == len(names):
             return names, split
-        if names and split is by_blanks and all(numbers) and len(cells) == len(names) + 1:
-            return ["", *names], split
     return None
+
+
+def _ends(line: str) -> list[int]:
+    """Where the words of a line end."""
+    return [word.end() for word in _WORD.finditer(line)]
 
 
 def _with_below(path: Path, tally: Tally) -> Iterator[tuple[int, str, str]]:
@@ -118,14 +128,14 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     return [Raw("table", frame.host, frame.named(file.name), columns, {}) for frame, columns in read]
 
 
-def _has_header(path: Path, start: str) -> bool:
+def _has_header(start: str) -> bool:
     """Whether a header and a row of numbers follow each other, with a rule between at most."""
     shown = [line for line in start.split("\n") if line.strip() and not _RULE.fullmatch(line)]
     return any(table_at(line, below) for line, below in pairwise(shown))
 
 
 TABLE = Reader(
-    recognises=_has_header,
+    recognises=lambda path, start: _has_header(head(path)),  # with the blanks that align it
     read=_read,
     lacks="has a table without a row of numbers",
     suffixes=(".md", ".txt", ".tsv"),
