@@ -50,7 +50,7 @@ def asks_world(name: str) -> bool:
 
 
 def usual_questions(config: Config) -> str:
-    """The name of the questions on which a recipe's model is evaluated: `dev` without test questions, as after a run."""
+    """The questions a recipe's model is evaluated on, by name: `dev` without test questions, as after a run."""
     if config.data.train == WORLD:
         return WORLD
     return "dev" if config.data.test is None and is_path("data.train", config.data.train) else "test"
