@@ -161,6 +161,17 @@ def test_what_the_user_names_needs_no_permission(holdfast: Run, opened: list[str
     assert "(model.trust_remote_code)" in said and opened == ["it"]
 
 
+@pytest.mark.parametrize("server", ["mcp:touch 'its code ran'", "mcp:http://127.0.0.1:9/mcp?key=$HOME"])
+def test_a_server_of_tools_that_a_run_folder_names_is_code_too(server: str, holdfast: Run, opened: list[str]) -> None:
+    Path("runs/theirs").mkdir(parents=True)
+    own = ("--protocol.preset=tools", f'--protocol.tools=["search", "{server}"]')
+    Path("runs/theirs/config.toml").write_text(dump(load(None, [*OTHER, *own])))
+    said = holdfast("ask", "runs/theirs", "Who?", code=2).stderr
+    assert f"protocol.tools runs {server}" in said and opened == [] and not Path(RAN).exists()
+    allowed = holdfast("ask", "runs/theirs", "Who?", "--trust-code").stderr
+    assert f"this recipe runs code: {server} (protocol.tools)" in allowed and opened == ["it"]
+
+
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("command", ["diagnose", "report", "runs", "recipe show"])
 def test_to_read_a_run_folder_runs_no_code(command: str, setting: str, holdfast: Run) -> None:

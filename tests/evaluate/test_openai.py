@@ -156,6 +156,14 @@ def test_half_answers_are_told_from_answers(body: bytes, said: str, words: Any) 
         parse_completion(Answer("http://h", 200, body, secrets=["hush"]), request(words))
 
 
+def test_a_tool_call_that_nobody_offered_is_the_servers_parser(words: Any) -> None:
+    """It takes half of what models say for a call. The same request would give the same answer, so it is not repeated."""
+    said = {"message": {"content": None, "tool_calls": [{"id": "1"}]}, "finish_reason": "tool_calls"}
+    body = json.dumps({"choices": [said]}).encode()
+    with pytest.raises(RolloutError, match="no tool was offered to the model"):
+        parse_completion(Answer("http://h", 200, body), request(words), chat=True)
+
+
 def test_what_passes_is_tried_again(completion_server: CompletionServer, asked: Callable[..., Completion]) -> None:
     completion_server.saying = lambda body: choice("Mira")
     completion_server.replies = [(503, b"busy"), (201, b'{"choi'), (200, b'{"choices": [{"te'), (200, b"")]

@@ -244,6 +244,11 @@ def parse_completion(answer: Answer, request: Request, *, chat: bool = False) ->
             "reasoning parser does not fit the model or its template: start the server without the parser, or with "
             "another one"
         )
+    if finish == "tool_calls":
+        raise RolloutError(
+            f"{answer.url} sent a tool call, but no tool was offered to the model: its parser of tool calls takes the "
+            "model's words for one. Start the server without it"
+        )
     if chat and text is None and finish == "length":  # a model that thinks may spend all tokens on it
         text = ""
     if not isinstance(text, str):

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from holdfast.agent.mcp import PREFIX
 from holdfast.base.importing import is_import_path
 from holdfast.base.section import setting_values
 from holdfast.recipe.config import Config
 
-IMPORTED = ("data.train", "loss.penalty.path", "reward.custom", "protocol.tools")
+OF_TOOLS = "protocol.tools"
+IMPORTED = ("data.train", "loss.penalty.path", "reward.custom", OF_TOOLS)
 """Settings with import paths, `module:name`, of modules that may be in the folder `run.code`."""
 OF_MODEL = "model.trust_remote_code"
 """The setting that runs the Python files of a model."""
@@ -32,8 +34,11 @@ def import_paths(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def code_of(config: Config) -> dict[str, tuple[str, ...]]:
-    """Setting -> the code that it runs: import paths, or the model that brings its own; empty for most recipes."""
+    """Setting -> the code that it runs: import paths, commands and addresses of MCP servers, or the model that brings
+    its own; empty for most recipes."""
     named = import_paths(setting_values(config))
+    if servers := tuple(name for name in config.protocol.tools or () if name.startswith(PREFIX)):
+        named[OF_TOOLS] = (*named.get(OF_TOOLS, ()), *servers)
     return named | ({OF_MODEL: (config.model.path,)} if config.model.trust_remote_code else {})
 
 
