@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 # Behind each `#`: files under tests/. Below: `file under src/holdfast: text that is there once => what it becomes`.
 MUTANTS = """
 # losses/test_llds.py losses/test_losses_differential.py
-losses/penalties.py: active = preserved_decrease > threshold => active = preserved_decrease >= threshold
-losses/penalties.py: gate_sum - threshold * run_sums( => gate_sum + threshold * run_sums(
+losses/penalties.py: active = excess > 0 => active = excess >= 0
+losses/penalties.py: decrease - threshold, 0.0) => decrease + threshold, 0.0)
 losses/penalties.py: > -math.log(tau) => > math.log(tau)
 losses/policy.py: importance_ratio.clamp(1 - clip_low, => importance_ratio.clamp(1 - clip_high,
 losses/policy.py: torch.minimum(loss, -advantage => torch.maximum(loss, -advantage
@@ -37,7 +37,7 @@ losses/influence.py: lowest = means[flags].min() => lowest = means[flags].max()
 losses/centering.py: advantages * rise.exp() => advantages * (-rise).exp()
 # train/test_methods.py train/test_papers.py
 methods/operations.py: micro.advantages < 0 => micro.advantages > 0
-methods/nthr.py: return (present[0] & present[1]) => return (present[0] | present[1])
+methods/nthr.py: return (positive & negative) => return (positive | negative)
 # methods/test_credit.py methods/test_group_and_token_filters.py
 methods/credit.py: (len(t.turns) - 1 - k) * (t.reward => (len(t.turns) - k) * (t.reward
 methods/operations.py: self.settings.share * sum(deviations) => sum(deviations)

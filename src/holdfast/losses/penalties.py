@@ -98,24 +98,17 @@ def llds_penalty(
     check_ids("action_ids", action_ids, logprobs)
     advantages = check_per_row("advantages", advantages, logprobs)
     selected = advantages >= 0 if preserved is None else check_flags("preserved", preserved, logprobs)
-    tokens = loss_mask & selected
     decrease = check_paired("old_logprobs", old_logprobs, logprobs) - logprobs
     with torch.no_grad():
-        preserved_decrease = torch.where(tokens, decrease, 0.0)
-        active = preserved_decrease > threshold
+        excess = torch.where(loss_mask & selected, decrease - threshold, 0.0)
+        active = excess > 0
         if gate == "action":
             check_rows(logprobs, "gate='action'")
             index = run_index(action_ids_from_mask(loss_mask) if action_ids is None else action_ids)
-            gate_sum = run_sums(preserved_decrease, index)
-            if threshold:
-                gate_sum = gate_sum - threshold * run_sums(tokens.to(decrease.dtype), index)
-            active &= (gate_sum > 0)[index].view(logprobs.shape)
+            active &= (run_sums(excess, index) > 0)[index].view(logprobs.shape)
         elif gate == "response":
             check_rows(logprobs, "gate='response'")
-            gate_sum = preserved_decrease.sum(-1, keepdim=True)
-            if threshold:
-                gate_sum = gate_sum - threshold * tokens.to(decrease.dtype).sum(-1, keepdim=True)
-            active &= gate_sum > 0
+            active &= excess.sum(-1, keepdim=True) > 0
     penalty = torch.where(active, decrease, 0.0)
     weights = _answer_weights(answer_mask, answer_weight, logprobs)
     return penalty if weights is None else penalty * weights

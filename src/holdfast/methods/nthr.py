@@ -52,9 +52,11 @@ def rows_for_nthr(batch: TokenBatch) -> Tensor:
     """bool [B]: rows of groups with both positive and negative rollouts, whose hidden states NTHR needs."""
     sign = batch.advantages.sign()[:, 0]
     groups = int(batch.group_ids.max()) + 1
-    present = [torch.zeros(groups, device=sign.device).index_add_(0, batch.group_ids, (sign == s).float()) > 0
-               for s in (1, -1)]  # fmt: skip
-    return (present[0] & present[1])[batch.group_ids]
+    positive, negative = (
+        torch.zeros(groups, device=sign.device).index_add_(0, batch.group_ids, (sign == one).float()) > 0
+        for one in (1, -1)
+    )
+    return (positive & negative)[batch.group_ids]
 
 
 def nthr_factors(
