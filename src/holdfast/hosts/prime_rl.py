@@ -1,16 +1,15 @@
 """prime-rl's trainer and orchestrator."""
 
 import re
-from collections.abc import Mapping
 
-from holdfast.hosts.host import Host, Logged, Name, Span, of_sampler
+from holdfast.hosts.host import Host, Name, Seen, Settings, Span, of_sampler
 
 _EFFECTIVE = "train/agg/effective/<agent>"
 _AGENT = re.compile(r"train/agg/effective/([^/]+)/(?:[^/]+/)*(?:mean|min|max|std)")
 _OF_REWARD = re.compile(r"train/agg/effective/([^/]+)/reward/mean")
 
 
-def _doubtful(series: Mapping[str, Logged], settings: Mapping[str, object]) -> dict[str, str]:
+def _doubtful(series: Seen, settings: Settings) -> dict[str, str]:
     """Of several agents, the series of all but one: the one that is trained, if the log says which."""
     agents = sorted({found[1] for name in series if (found := _OF_REWARD.fullmatch(name))})
     if len(agents) < 2:

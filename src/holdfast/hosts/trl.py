@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import reduce
 
 import numpy as np
 
-from holdfast.hosts.host import COEF, Host, Logged, Name, Span
+from holdfast.hosts.host import COEF, Host, Name, Seen, Settings, Span
 
 SERIES = (
     Name("reward", "reward/mean"),
@@ -36,7 +35,7 @@ ASYNC_LOGGED = ("clip_ratio/region_mean", "entropy", "reward", "sample/staleness
 """What AsyncGRPOTrainer (1.16) has for its log by the end of a step, and rules read."""
 
 
-def _variant(series: Mapping[str, Logged], settings: Mapping[str, object]) -> str:
+def _variant(series: Seen, settings: Settings) -> str:
     """Whether AsyncGRPOTrainer wrote the log: it samples from a queue, and says how old that is."""
     is_async = any(
         name.startswith(("sample/staleness", "sample/rollout_queue", "perf/rollout_wait")) for name in series
@@ -44,14 +43,14 @@ def _variant(series: Mapping[str, Logged], settings: Mapping[str, object]) -> st
     return "trl-async" if is_async else ""
 
 
-def _doubtful(series: Mapping[str, Logged], settings: Mapping[str, object]) -> dict[str, str]:
+def _doubtful(series: Seen, settings: Settings) -> dict[str, str]:
     if not _are_not_cut(series):
         return {}
     why = "it is 1 although these rollouts did not reach a limit, because they do not end with an end-of-text token"
     return {"completions/clipped_ratio": why}
 
 
-def _are_not_cut(series: Mapping[str, Logged]) -> bool:
+def _are_not_cut(series: Seen) -> bool:
     """Whether rollouts that all count as cut differ in length; without logged lengths, whether all always count."""
     clipped = series.get("completions/clipped_ratio")
     shortest, longest = series.get("completions/min_length"), series.get("completions/max_length")
@@ -64,7 +63,7 @@ def _are_not_cut(series: Mapping[str, Logged]) -> bool:
     return bool(((share == 1) & (low < high)).any())
 
 
-def _by_version(series: Mapping[str, Logged]) -> tuple[Name, ...]:
+def _by_version(series: Seen) -> tuple[Name, ...]:
     """`GROUP_STD` if `reward_std` is a mean over groups. Either no function has an `/std` (TRL before 0.17), or the
     `/std` of the only function, which is over the rollout batch, differs from it."""
     total = series.get("reward_std")

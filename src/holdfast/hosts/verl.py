@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from holdfast.hosts.host import COEF, Host, Logged, Name, OldPolicy, Span
+from holdfast.hosts.host import COEF, Host, Name, OldPolicy, Seen, Settings, Span
 
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 AGGREGATION = f"{ACTOR}.loss_agg_mode"
@@ -29,7 +27,7 @@ _PENALTY = (
 _SUMS = ("seq-mean-token-sum", "token-sum")
 
 
-def _doubtful(series: Mapping[str, Logged], settings: Mapping[str, object]) -> dict[str, str]:
+def _doubtful(series: Seen, settings: Settings) -> dict[str, str]:
     reasons: dict[str, str] = {}
     if str(settings.get(AGGREGATION, "")).startswith(_SUMS):
         summed = f"under loss_agg_mode={settings[AGGREGATION]} verl sums it over tokens"
@@ -51,7 +49,7 @@ _BYPASS = f"{CORRECTION}.bypass_mode"
 _MODE = "trainer.v1.trainer_mode"
 
 
-def _variant(series: Mapping[str, Logged], settings: Mapping[str, object]) -> str:
+def _variant(series: Seen, settings: Settings) -> str:
     """Whether one of V1's asynchronous trainers wrote the log: by the settings, or because rollouts are old."""
     if _MODE in settings:
         return "verl-async" if str(settings[_MODE]).endswith("_async") else ""
@@ -60,7 +58,7 @@ def _variant(series: Mapping[str, Logged], settings: Mapping[str, object]) -> st
     return "verl-async" if is_old or any(name.startswith("separate_async/") for name in series) else ""
 
 
-def _old_policy(series: Mapping[str, Logged], settings: Mapping[str, object]) -> OldPolicy:
+def _old_policy(series: Seen, settings: Settings) -> OldPolicy:
     """The sampler in bypass mode, which is the default of the fully asynchronous trainer."""
     by_default = any(name.startswith("fully_async/") for name in series)
     return "sampler" if settings.get(_BYPASS, by_default) is True else "recomputed"

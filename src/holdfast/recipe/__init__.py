@@ -10,10 +10,8 @@ from holdfast.recipe.loading import BUNDLED, dump, load, load_run, validate
 from holdfast.recipe.paths import absolute, require
 from holdfast.recipe.sections import (
     Checkpoint,
-    Faults,
     Guard,
     Loss,
-    Reward,
     Track,
     Train,
 )
@@ -22,11 +20,9 @@ __all__ = [
     "BUNDLED",
     "Checkpoint",
     "Config",
-    "Faults",
     "Guard",
     "Loss",
     "Model",
-    "Reward",
     "Sampling",
     "Track",
     "Train",

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.adapters.trl.search import VLLMPolicy, check_sharding
+from holdfast.adapters.trl.search import check_sharding
+from holdfast.adapters.trl.vllm import VLLMPolicy
 from holdfast.base.errors import ConfigError
 from holdfast.model.sampler.policy import Request
 

@@ -20,7 +20,8 @@ from trl.generation.vllm_client import VLLMClient
 from typer.testing import CliRunner
 
 from holdfast.adapters.trl import LLDS, with_penalties
-from holdfast.adapters.trl.search import SearchRollouts, VLLMPolicy, question_dataset, reward_functions
+from holdfast.adapters.trl.search import SearchRollouts, question_dataset, reward_functions
+from holdfast.adapters.trl.vllm import VLLMPolicy
 from holdfast.agent.trajectory import Trajectory
 from holdfast.cli.main import app
 from holdfast.model.sampler.hf import HFPolicy
