@@ -157,7 +157,7 @@ def test_half_answers_are_told_from_answers(body: bytes, said: str, words: Any) 
 
 
 def test_a_tool_call_that_nobody_offered_is_the_servers_parser(words: Any) -> None:
-    """It takes half of what models say for a call. The same request would give the same answer, so it is not repeated."""
+    """The same request would give the same answer, so it is not repeated."""
     said = {"message": {"content": None, "tool_calls": [{"id": "1"}]}, "finish_reason": "tool_calls"}
     body = json.dumps({"choices": [said]}).encode()
     with pytest.raises(RolloutError, match="no tool was offered to the model"):
