@@ -263,7 +263,7 @@ def _own_places(column: str) -> Places:
 
 
 SUMMARY: Sequence[tuple[str, str, Places]] = (
-    ("blind runs of TRL, read three times, stock log: most like yours, but tiny", "fourth", _set_places("stock")),
+    ("blind runs of TRL, read four times, stock log: most like yours, but tiny", "fourth", _set_places("stock")),
     ("the same, with what `with_penalties(GRPOTrainer)` logs", "fourth", _set_places("observed")),
     ("simulated healthy runs: findings per run in the worst cell", "null_model", {(HEALTHY, 0.02): ("worst",)}),
     ("our recordings, found before half of the peak was lost", "own_recordings", _own_places("each testbed left out")),
