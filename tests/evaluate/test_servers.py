@@ -140,7 +140,7 @@ def test_a_server_does_not_choose_the_tokenizer(completion_server: CompletionSer
     serve(completion_server, {"id": str(tmp_path), "root": str(tmp_path)})
     server = find_server(completion_server.url, None)
     config, run = settings_of(None, ["--model.trust_remote_code", "true"], [])
-    with pytest.raises(ConfigError, match=r"MODEL is missing.* Give MODEL.* or --tokenizer"):
+    with pytest.raises(ConfigError, match=r"MODEL is required.* Give MODEL.* Or give --tokenizer"):
         open_model(None, config, run, samples=None, server=server)
     open_model(None, config, run, samples=None, server=server, tokenizer="none").policy.close()
     with pytest.raises(ModelError, match=r"the tokenizer 'named' cannot be loaded"):

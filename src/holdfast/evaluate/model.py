@@ -292,8 +292,8 @@ def _tokenizer_for(
     except ModelError as error:
         raise ModelError(
             f"the tokenizer {name!r} cannot be loaded: {error}. Without it, the chat template of the server's "
-            "model is unknown. Name a model folder or hub id that has it: in `ask` as RUN, with the server's name for it "
-            "as --model; in `eval run` as --tokenizer. There, --tokenizer none sends plain text and counts words as "
+            "model is unknown. Name a model folder or hub id that has it: in `ask` as RUN, with the server's name "
+            "for it as --model; in `eval run` as --tokenizer. There, --tokenizer none sends plain text and counts words as "
             "tokens, and --server with the path /v1/chat/completions, where the server applies the template, is for "
             "methods without search"
         ) from None
