@@ -291,11 +291,11 @@ def _tokenizer_for(
         return name, load_tokenizer(name, config.model)
     except ModelError as error:
         raise ModelError(
-            f"the tokenizer {name!r} cannot be loaded: {error}. Without it, the chat template of the server's "
-            "model is unknown. Name a model folder or hub id that has it: in `ask` as RUN, with the server's name "
-            "for it as --model; in `eval run` as --tokenizer. There, --tokenizer none sends plain text and counts words as "
-            "tokens, and --server with the path /v1/chat/completions, where the server applies the template, is for "
-            "methods without search"
+            f"the tokenizer {name!r} cannot be loaded: {error}. It applies the chat template of the server's model. "
+            "Name a folder or hub id that has it: to `eval run` as --tokenizer, to `ask` as RUN, with the server's "
+            "name of the model as --model. For methods without search, --server may have the path "
+            "/v1/chat/completions instead: there the server applies the template. --tokenizer none sends plain text, "
+            "and counts words as tokens"
         ) from None
 
 
