@@ -48,8 +48,8 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     minutes=5,
     notes=(
-        "The [recipe is built to collapse](testbed.md): a fifth of the searches in training find nothing, and the "
-        "sampler is cut at top-p 0.9 and top-k 64, with log-probs over the whole vocabulary. What prevents this "
+        "The [recipe is built to collapse](testbed.md). A fifth of the searches in training find nothing. The "
+        "sampler has top-p 0.9 and top-k 64, and log-probs are over the whole vocabulary. What prevents this "
         "collapse need not prevent others.",
         "All seeds have one world and one initial checkpoint, so they are runs of one testbed.",
     ),

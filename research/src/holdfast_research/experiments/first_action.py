@@ -18,8 +18,8 @@ EXPERIMENT = Experiment(
     arms=(a.GRPO, a.RELIABLE, a.LLDS_FIXED),
     minutes=4.5,
     notes=(
-        "A first search counts as right when it returns the passages of a correct sibling's first search. One that "
-        "found nothing by bad luck counts as wrong.",
+        "A first search counts as right when it returns the passages of a correct sibling's first search. A search "
+        "that found nothing by bad luck counts as wrong.",
     ),
     claims=(
         Claim(

@@ -21,8 +21,8 @@ EXPERIMENT = Experiment(
     arms=(a.GRPO, a.RELIABLE, a.LLDS_FIXED, *ARMS),
     minutes=4.5,
     notes=(
-        "In the paper masking is for base models that sink to one search per question. Here half of the questions need "
-        "two, and the initial checkpoint stops early on some of them.",
+        "In the paper masking is for base models that end up with one search per question. Here half of the "
+        "questions need two, and the initial checkpoint stops early on some of them.",
     ),
     claims=(
         Claim(

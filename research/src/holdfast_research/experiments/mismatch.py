@@ -58,8 +58,8 @@ EXPERIMENT = Experiment(
     arms=(a.GRPO, a.RELIABLE, *TRIED, ONE_OLD, *OF_FOUR, *OF_ONE, CENTRED_ONE, CENTRED_FOUR, *BYPASS, *OLDEST),
     minutes=8,
     notes=(
-        "The testbed, a fifth of its searches lost. The sampler is untruncated, with the weights of some batches ago, "
-        "or weights rounded to 8 bits (E4M3, each row scaled). A batch is ten optimizer steps.",
+        "The testbed, where a fifth of the searches fail. The sampler is untruncated, with the weights of some "
+        "batches ago, or weights rounded to 8 bits (E4M3, each row scaled). A batch is ten optimizer steps.",
         "Ratios are to the weights before the update, so nothing corrects for the sampler. *Ratios to the sampler* are "
         "what verl's bypass mode and TRL's AsyncGRPOTrainer have.",
         "The sentences are predictions, written before the runs. They say “falls” and “holds”; rollouts that are stale "

@@ -16,8 +16,8 @@ EXPERIMENT = Experiment(
     arms=(a.GRPO, a.RELIABLE, a.PLAIN_SAMPLER, a.LLDS_FIXED),
     minutes=4.5,
     notes=(
-        "The update is the training step on the whole batch, so questions act on one another. The paper makes one on "
-        "each question alone: under [that update](influence.md) hardly a question is displaced.",
+        "The update is the training step on the whole batch, so questions affect one another. The paper updates on "
+        "each question alone: under [that update](influence.md) hardly any question is displaced.",
     ),
     claims=(
         Claim(

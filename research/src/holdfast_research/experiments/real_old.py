@@ -61,8 +61,8 @@ EXPERIMENT = Experiment(
         "The recipe of [factbook](factbook.md) at twice its learning rate, 4e-5: 48 batches of 24 rollouts, four "
         "optimizer steps each. Rollouts come from weights eight batches old. *Half the rate* is the recipe's own.",
         "The old policy is recomputed, and nothing else corrects for age. Advantages are Dr.GRPO's, without a KL.",
-        "The setting was looked for on seed 12, which is not kept. The sentences are predictions from before the runs. "
-        "They say “falls” and “keeps the reward”; stale rollouts are judged by test EM.",
+        "We chose the setting on seed 12, whose runs are not kept. The sentences are predictions from before the "
+        "runs. They say “falls” and “keeps the reward”; stale rollouts are judged by test EM.",
         "Made on an H200 in bf16. Half the rate, and seed 14 of TIS, score centering and IPO, were made on a CPU, from "
         "other initial checkpoints, which have .44 to .48.",
     ),

@@ -52,8 +52,8 @@ EXPERIMENT = Experiment(
     minutes=4.5,
     notes=(
         "γ = 1 over the preserved tokens, which the sweep of death-spiral chose; the paper has 0.1.",
-        "SAPO as published has the paper's reward (token F1), group of ten, mean over sequences, KL and entropy bonus, "
-        "and GRPO beside it the same but for the penalty. World, model and learning rate are those of the other arms.",
+        "SAPO as published, and GRPO beside it, have the paper's reward (token F1), groups of ten, mean over "
+        "sequences, KL and entropy bonus. They share world, model and learning rate with the other arms.",
     ),
     picture=Figure(
         "reward/mean", "Reward", (a.GRPO.name, "τ = 1.0", PAPERS_GAMMA.name, UNCONDITIONAL.name, RATIO_ONLY.name)

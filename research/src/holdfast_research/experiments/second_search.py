@@ -62,10 +62,11 @@ EXPERIMENT = Experiment(
     notes=(
         "Seven questions in ten need two searches, and the initial checkpoint hardly ever makes the second. Searches "
         "are reliable and the sampler is not truncated, so nothing collapses. 60 batches.",
-        "Plain GRPO rises here and sinks again: a second search is so rarely right that hardly anything rewards it. So "
-        "these runs cannot tell what masking does for agents that could learn to search again.",
-        "The paper's agents make more than two searches with answers masked. Where three questions in ten need one, "
-        f"that is asked as more than {BACK:g}.",
+        "Plain GRPO's reward rises here and declines again, because a second search is so rarely right that hardly "
+        "anything rewards it. So these runs cannot tell what masking does for agents that could learn to search "
+        "again.",
+        "The paper's agents make more than two searches with answers masked. Here three questions in ten need only "
+        f"one, so we ask for more than {BACK:g}.",
         "LLDS-MA 0, v1 and its control have v1's gate and λ. The adaptive weights have the action gate with the λ of "
         "death-spiral, as their control has.",
     ),

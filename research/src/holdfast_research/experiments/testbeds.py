@@ -33,8 +33,8 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     minutes=15,
     notes=(
-        "Every seed is a testbed, with its own people and questions, filler words, weights and scripts. So the spread "
-        "is that of testbeds and of reinforcement learning together.",
+        "Every seed is a testbed, with its own people and questions, filler words, weights and scripts. So the "
+        "spread comes from testbeds and reinforcement learning together.",
         "160 batches, where death-spiral has 80. The penalties have λ = 1 and γ = 1, which the sweep of death-spiral "
         "chose on one testbed.",
     ),

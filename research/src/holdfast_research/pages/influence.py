@@ -390,7 +390,7 @@ def signs(runs: Sequence[ProbedRun]) -> str:
         for name, unit in (("correct rollouts", "rollout"), ("first actions", "first action"))
     }
     return " ".join(
-        f"Of the {name}, all checkpoints together, GWHES says that {predicted} become less likely; by the derivative "
+        f"Over all checkpoints GWHES predicts that {predicted} {name} become less likely. By the derivative "
         f"{derivative} do, by the AdamW step {step}."
         for name, (predicted, derivative, step) in counts.items()
     )
@@ -404,9 +404,9 @@ def likeness(runs: Sequence[ProbedRun]) -> str:
         for name in ("incorrect_correct", "other_questions")
     )
     return (
-        "Hidden states stay similar, as LLDS's Definition A.3 (2) asks. The mean cosine of the first actions of an "
-        f"incorrect and a correct rollout of one question is {min(same):.2f} to {max(same):.2f} at all checkpoints, "
-        f"and that with another question's {min(other):.2f} to {max(other):.2f}. The same holds long before the fall."
+        "Hidden states stay similar, as LLDS's Definition A.3 (2) asks. At all checkpoints the mean cosine of the "
+        f"first actions of an incorrect and a correct rollout is {min(same):.2f} to {max(same):.2f} for one question. "
+        f"Between questions it is {min(other):.2f} to {max(other):.2f}. The same holds long before the fall."
     )
 
 
