@@ -162,7 +162,7 @@ def in_host(kind: type[Method], host: str) -> Iterator[str]:
 def glossary() -> str:
     """The metrics in their own order: some entries say "the same"."""
     rows = [f"| `{name}` | {text.replace('|', chr(92) + '|')} |\n" for name, text in (METRICS | series()).items()]
-    return "".join(["| series | meaning |\n|---|---|\n", *rows])
+    return "".join(["| metric | meaning |\n|---|---|\n", *rows])
 
 
 # ---- logs.md

@@ -90,7 +90,7 @@ def unknown(names: Mapping[str, set[str]]) -> list[str]:
 
 def test_every_series_of_an_explanation_is_in_the_glossary(root: Path) -> None:
     page = (root / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-    named = re.findall(r"`([^`]+)`", page.partition("## Which explanation a series belongs to")[2])
+    named = re.findall(r"`([^`]+)`", page.partition("## Which explanation a metric belongs to")[2])
     assert named and set(named) <= set(OF_RUNS)
 
 
