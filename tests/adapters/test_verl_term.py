@@ -46,7 +46,7 @@ def test_a_name_and_its_settings_mean_a_penalty(name: str, given: dict[str, Any]
     ("holdfast_observe", {"penalty_coef": 0.1}, "set penalty_coef = 0"),
     ("holdfast_llds", {"penalty_path": "a:B"}, "penalty_path = a:B with loss_mode"),
     ("holdfast_llds", {"penalty_preserve": "correct"}, "not tell a loss which rollouts are correct; use 'positive'"),
-    ("holdfast_llds", {"penalty_coef": -0.1}, r"LLDS\(coef=-0.1\) must be 0 or more"),
+    ("holdfast_llds", {"penalty_coef": -0.1}, r"^policy_loss\.penalty_coef = -0\.1 must be 0 or more$"),
     ("holdfast_llds", {"penalty_answer_weight": 0}, r"Set policy_loss\.penalty_answer = 'answer-span'"),
     ("holdfast_llds", LAST, r"penalty_answer = 'last-action' with a penalty that gives all tokens the same weight"),
     ("holdfast_llds", {"penalty_answer": "tag", "penalty_answer_weight": 0}, "'tag' does not exist"),

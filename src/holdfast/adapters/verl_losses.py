@@ -5,6 +5,7 @@ A new penalty needs a line in `LOSSES`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,6 +95,7 @@ def _penalty(loss: VerlLoss, values: Mapping[str, Any]) -> Penalty | None:
         return loss.kind(**loss.fixed, **values).term
     except ConfigError as error:
         sentence = str(error).replace("loss.penalty: ", "policy_loss.penalty_path: ")
+        sentence = re.sub(rf"\b{loss.kind.__name__}\((\w+)=(.*?)\) ", r"policy_loss.penalty_\1 = \2 ", sentence)
         raise ConfigError(sentence.replace("loss.penalty.", "policy_loss.penalty_")) from error
 
 

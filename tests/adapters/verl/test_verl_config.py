@@ -152,6 +152,14 @@ PROBLEMS = {
     "weights in bypass": (
         [f"{CORRECTION}.bypass_mode=true", f"{CORRECTION}.rollout_is=token"], "base_loss_mode=bypass_mode",
     ),
+    "another class": ([f"{LOSS}._target_=verl.workers.config.PolicyLossConfig", f"+{LOSS}.penalty_coef=0.2"],
+                      f"penalty_coef: this is a setting of holdfast's class. Set {LOSS}._target_=holdfast.adapters"),
+    "a slip": ([f"+{LOSS}.penalty_coeff=0.2"], f"{LOSS}.penalty_coeff: there is no such setting; did you mean penalty"),
+    "the gate": ([f"+{LOSS}.penalty_gate=response"], "loss_mode has the gate: holdfast_llds (action), holdfast_llds_r"),
+    "below 0": ([f"+{LOSS}.penalty_coef=-1"], "policy_loss.penalty_coef = -1 must be 0 or more"),
+    "no number": (["data.train_batch_size=abc"], "data.train_batch_size = 'abc' must be a whole number above 0"),
+    "no mini-batch": (["actor_rollout_ref.actor.ppo_mini_batch_size=0"], "ppo_mini_batch_size = 0 must be a whole"),
+    "no class": ([f"{LOSS}.loss_mode=holdfast_custom"], "penalty_path = '': a custom penalty needs the import path"),
     "another loss in bypass": (
         [f"{CORRECTION}.bypass_mode=true", f"{CORRECTION}.loss_type=reinforce"], "loss_type = 'reinforce'",
     ),
@@ -176,6 +184,13 @@ def test_problems_are_found_without_a_gpu(case: str) -> None:
     overrides, sentence = PROBLEMS[case]
     (found,) = problems(*overrides)
     assert sentence in found and "\n" not in found
+
+
+def test_a_configuration_that_verl_does_not_have_is_refused_with_those_that_it_has() -> None:
+    with pytest.raises(
+        ConfigError, match=r"--config-name fully_async: .* it has .*, fully_async_ppo_trainer, one_step_off"
+    ):
+        compose(EXAMPLE, "fully_async")
 
 
 def test_bounds_that_hydra_reads_as_one_number_are_refused() -> None:

@@ -6,7 +6,9 @@ rollout batch is used for, and how `response_mask` is changed before the loss.
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask as correct
 from verl.utils.config import omega_conf_to_dataclass
 
-from holdfast.adapters.verl.plugin import plan
-from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION
+from holdfast.adapters.verl.plugin import HoldfastPolicyLossConfig, plan
+from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION, PENALTY_FIELDS
 from holdfast.adapters.verl_losses import LOSSES as LOSSES
 from holdfast.adapters.verl_term import stale_and_uncorrected
 from holdfast.base.errors import ConfigError
@@ -62,12 +64,19 @@ class Check(NamedTuple):
 
 def compose(overrides: Sequence[str], name: str = "ppo_trainer") -> Any:
     """A configuration of verl, by its name, with Hydra overrides. Raises `ConfigError` with Hydra's own words."""
+    name = name.removesuffix(".yaml")
     prefix = next(prefix for prefix in CONFIGS if name.startswith(prefix))
+    package = Path(verl.__file__).parent
+    if not (package / CONFIGS[prefix] / f"{name}.yaml").is_file():
+        known = sorted(
+            path.stem for folder in CONFIGS.values() for path in (package / folder).glob("[!_]*trainer.yaml")
+        )
+        raise ConfigError(f"--config-name {name}: verl has no configuration of that name; it has {', '.join(known)}")
     # The file of the one-step-off trainer names this folder as seen from a clone's root.
     search = ["hydra.searchpath=[pkg://verl.trainer.config]"] if prefix else []
     try:
-        with initialize_config_dir(str(Path(verl.__file__).parent / CONFIGS[prefix]), version_base=None):
-            config = compose_config(name.removesuffix(".yaml"), [*overrides, *search])
+        with initialize_config_dir(str(package / CONFIGS[prefix]), version_base=None):
+            config = compose_config(name, [*overrides, *search])
         OmegaConf.resolve(config)
         given = OverridesParser.create().parse_overrides(list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
@@ -102,15 +111,42 @@ def refused_by_verl(config: Any) -> Iterator[str]:
             omega_conf_to_dataclass(section)
         except Exception as error:  # verl's dataclasses assert, Hydra wraps what ours raise
             cause: BaseException = error
-            while cause.__cause__ is not None:
+            while cause.__cause__ is not None and not isinstance(cause, ConfigError):
                 cause = cause.__cause__
-            yield str(cause).partition("\n")[0]  # OmegaConf adds the full key in lines of its own
+            told = str(cause).partition("\n")[0]  # OmegaConf adds the full key in lines of its own
+            yield _unknown_setting(told) or told
     correction = config.algorithm.get("rollout_correction") or {}
     settings = {key: value for key, value in correction.items() if key.startswith(("rollout_is", "rollout_rs"))}
     try:
         correct(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1), **settings)
     except Exception as error:
         yield f"algorithm.rollout_correction: {error}"
+
+
+def _unknown_setting(told: str) -> str | None:
+    """A sentence for what Python says of a setting of `policy_loss` that its class does not have; else None."""
+    found = re.search(r"PolicyLossConfig\.__init__\(\) got an unexpected keyword argument '(\w+)'", told)
+    if found is None:
+        return None
+    name, names = found[1], HoldfastPolicyLossConfig.__dataclass_fields__
+    if name in names:
+        return f"{_LOSS}.{name}: this is a setting of holdfast's class. Set {_LOSS}._target_={LOSS_CONFIG}"
+    if name == "penalty_gate":
+        return f"{_LOSS}.{name}: loss_mode has the gate: holdfast_llds (action), holdfast_llds_response, holdfast_lld"
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PENALTY_FIELDS)}"
+    return f"{_LOSS}.{name}: there is no such setting; {hint}"
+
+
+def _counts(config: Any) -> Iterator[str]:
+    """A sentence for each number of the schedule that is none."""
+    keys = ["data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs"]
+    if config.get("async_training"):
+        keys += ["async_training.require_batches", "async_training.trigger_parameter_sync_step"]
+    for key in keys:
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, int) or value < 1:
+            yield f"{key} = {value!r} must be a whole number above 0"
 
 
 _BYPASS = "bypass_mode"
@@ -151,7 +187,11 @@ def _correction_problems(config: Any, base: str | None) -> Iterator[str]:
 def checks(config: Any) -> Iterator[Check]:
     """What a composed configuration means for holdfast's losses and agent loop."""
     settings = config.actor_rollout_ref.actor.policy_loss
-    name, steps = settings.loss_mode, steps_per_rollout(config)
+    name, wrong = settings.loss_mode, list(_counts(config))
+    if wrong:
+        yield from (Check(False, problem) for problem in wrong)
+        return
+    steps = steps_per_rollout(config)
     if name not in LOSSES:
         yield Check(False, f"{_LOSS}.loss_mode = {name!r} is not a loss of holdfast; those are {', '.join(LOSSES)}")
         return
