@@ -23,7 +23,7 @@ SERIES = (
     Name("completions/max_length", "rollout/max_length"),
     Name("completions/clipped_ratio", "rollout/truncated_fraction"),
     Name("tools/call_frequency", "rollout/searches", differs="calls of any tool"),
-    Name("tools/failure_frequency", "rollout/failed_call_fraction", differs="malformed calls too"),
+    Name("tools/failure_frequency", "rollout/failed_call_fraction", differs="includes malformed calls"),
     Name("learning_rate", "lr"),
     Name("step_time", "time/step_s"),
 )

@@ -26,7 +26,7 @@ TRL_ASYNC = Host(
         Name("completions/clipped_ratio", "rollout/truncated_fraction"),
         Name("rollout/turns_mean", "rollout/turns"),
         Name("tools/call_frequency", "rollout/searches", differs="calls of any tool"),
-        Name("tools/failure_frequency", "rollout/failed_call_fraction", differs="malformed calls too"),
+        Name("tools/failure_frequency", "rollout/failed_call_fraction", differs="includes malformed calls"),
         Name("sample/staleness_mean", "rollout/staleness"),
         Name("sample/staleness_max", "rollout/max_staleness"),
         Name("sample/dropped_stale_total", "rollout/dropped_stale"),

@@ -93,6 +93,6 @@ function sayAge() {
   if (!line || data.live === null) return;
   const seconds = Math.max(0, Math.round(Date.now() / 1000 - data.written));
   const [size, unit] = seconds < 100 ? [1, "s"] : seconds < 6000 ? [60, "min"] : [3600, "h"];
-  const silent = " This page cannot read its file: load it again to see more.";
+  const silent = " The page cannot read its file; reload it to see more.";
   line.textContent = `Last written ${Math.round(seconds / size)} ${unit} ago.${refresh.unanswered > 2 ? silent : ""}`;
 }

@@ -97,7 +97,7 @@ function placeCharts() {
   for (const chart of data.more) place(chart, document.getElementById("more-charts"));
   const more = document.getElementById("more");
   more.hidden = !data.more.length;
-  more.querySelector("summary").textContent = `Other series of the log (${data.more.length})`;
+  more.querySelector("summary").textContent = `Other metrics of the log (${data.more.length})`;
   for (const id of state.logarithmic) if (!views.has(id)) state.logarithmic.delete(id);
   filterCharts(state.charts);
 }
@@ -177,7 +177,7 @@ function bar() {
     place.append(button("All", () => toggle(every, false), "small"));
     place.append(button("None", () => toggle(every, true), "small"));
   }
-  place.append(input("find charts", "find a chart or series", filterCharts));
+  place.append(input("find charts", "find a chart or metric", filterCharts));
   const reset = button("Show all", () => zoom(null));
   reset.id = "reset";
   reset.hidden = state.range === null;
