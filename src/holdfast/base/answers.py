@@ -22,7 +22,8 @@ from itertools import accumulate
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from holdfast.base.errors import ConfigError, MissingExtra
+from holdfast.base.errors import ConfigError
+from holdfast.base.importing import optional
 
 MAX_BYTES = 16 * 2**20
 """The longest body that is read: 16,000 passages of wiki-18. In memory its text may take four times as much."""
@@ -94,11 +95,7 @@ class HTTPClient:
     def __init__(
         self, url: str, *, secret: str | None = None, hidden: Sequence[str] = (), proxies: bool = False
     ) -> None:
-        try:
-            import certifi
-            import httpx
-        except ImportError as error:
-            raise MissingExtra("httpx", "train") from error
+        httpx, certifi = optional("httpx", "train"), optional("certifi", "train")
         tls: ssl.SSLContext | bool = False
         if url.startswith("https:"):
             tls = ssl.create_default_context()  # what this machine trusts, and where that is empty, what browsers do

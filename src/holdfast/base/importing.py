@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from holdfast.base.errors import ConfigError, Terminated
+from holdfast.base.errors import ConfigError, MissingExtra, Terminated
 
 TRAIN_PACKAGES = {
     "torch": "torch",
@@ -103,6 +103,14 @@ def failing_line(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [f for f in frames if not f.filename.startswith(_PACKAGE) and "importlib" not in f.filename]
     return "".join(f", in {frame.filename}, line {frame.lineno}" for frame in theirs[:1])
+
+
+def optional(module: str, extra: str, package: str = "") -> Any:
+    """A module of an optional package, which the [`extra`] installs. Raises `MissingExtra`."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtra(package or module, extra) from None
 
 
 def missing_train_package() -> str | None:

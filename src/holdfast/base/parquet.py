@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from holdfast.base.errors import DataError, MissingExtra
+from holdfast.base.errors import DataError
+from holdfast.base.importing import optional
 from holdfast.base.opening import Unpacked, check_regular, opened
 
 _BATCH = 1024
@@ -91,9 +92,4 @@ def _dictionary(stored: BinaryIO, column: Any) -> tuple[int, int]:
 
 def import_pyarrow() -> tuple[Any, Any]:
     """The modules `pyarrow` and `pyarrow.parquet`. Raises `MissingExtra`."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError:
-        raise MissingExtra("pyarrow", "data") from None
-    return pyarrow, parquet
+    return optional("pyarrow", "data"), optional("pyarrow.parquet", "data")

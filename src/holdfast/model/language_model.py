@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
-from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra, ModelError
+from holdfast.base.errors import CheckpointError, ConfigError, ModelError
+from holdfast.base.importing import optional
 from holdfast.base.stored import read_object
 from holdfast.model.hub_files import explain, hub_id, read_tokenizer
 from holdfast.model.passes.logprobs import TokenLogprobs, token_logprobs
@@ -267,7 +268,7 @@ def _adapters_base(folder: Path, config: Model) -> str:
 
 
 def _load_adapters(folder: Path, config: Model) -> Any:
-    peft, base = _peft(), _adapters_base(folder, config)
+    peft, base = optional("peft", "peft"), _adapters_base(folder, config)
     model = _load_weights(base, f"{folder / ADAPTERS_FILE}: base_model_name_or_path = {base!r}", config)
     try:
         return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)
@@ -276,7 +277,7 @@ def _load_adapters(folder: Path, config: Model) -> Any:
 
 
 def _with_fresh_lora(model: Any, config: Model) -> Any:
-    peft = _peft()
+    peft = optional("peft", "peft")
     return peft.get_peft_model(
         model,
         peft.LoraConfig(
@@ -287,14 +288,6 @@ def _with_fresh_lora(model: Any, config: Model) -> Any:
             task_type="CAUSAL_LM",
         ),
     )
-
-
-def _peft() -> Any:
-    try:
-        import peft
-    except ImportError:
-        raise MissingExtra("peft", "peft") from None
-    return peft
 
 
 def unread_code(language_model: LanguageModel, config: Model) -> bool:

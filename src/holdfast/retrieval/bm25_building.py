@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.errors import DataError, MissingExtra
+from holdfast.base.errors import DataError
+from holdfast.base.importing import optional
 from holdfast.base.progress import Progress
 from holdfast.base.scoring import UNSPACED
 from holdfast.retrieval.building import new_index, read_passages, start_stage
@@ -97,11 +98,7 @@ def stemmer(stem: bool) -> Callable[[str], str]:
     """
     if not stem:
         return lambda word: word
-    try:
-        import Stemmer
-    except ImportError:
-        raise MissingExtra("PyStemmer", "train") from None
-    stem_word: Callable[[str], str] = Stemmer.Stemmer("english").stemWord
+    stem_word: Callable[[str], str] = optional("Stemmer", "train", "PyStemmer").Stemmer("english").stemWord
     return stem_word
 
 

@@ -11,14 +11,14 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.base.errors import DataError, MissingExtra
+from holdfast.base.errors import DataError
+from holdfast.base.importing import optional
 from holdfast.retrieval.encoder import Encoder, EncoderSpec
 from holdfast.retrieval.storage import StoredDocuments, intact, open_manifest
 from holdfast.retrieval.types import Document, Hit, Ranked, hits_of
@@ -101,13 +101,9 @@ def rescore_exact(vectors: NDArray[Any], query: NDArray[np.float32], rows: NDArr
     return Ranked(rows[best], products[best].astype(np.float32))
 
 
-def import_faiss() -> ModuleType:
+def import_faiss() -> Any:
     """Raises `MissingExtra`."""
-    try:
-        import faiss
-    except ImportError:
-        raise MissingExtra("faiss-cpu", "dense") from None
-    return faiss
+    return optional("faiss", "dense", "faiss-cpu")
 
 
 class DenseRetriever:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.environment import unreachable
-from holdfast.base.errors import DataError, MissingExtra
+from holdfast.base.errors import DataError
+from holdfast.base.importing import optional
 from holdfast.base.jsonl import write_jsonl
 from holdfast.tasks import factbook
 from holdfast.tasks.catalogue import FACTBOOK_SET, HUB, SAMPLE, SETS, SEVEN, Form, QASet, set_named
@@ -44,11 +45,7 @@ class Hub:
 
     def get(self, name: str) -> Path | None:
         """As `Folder.get`. Raises `DataError` for a hub that is away or refuses, `MissingExtra` for huggingface_hub."""
-        try:
-            import huggingface_hub as hub
-            from huggingface_hub import errors
-        except ModuleNotFoundError:
-            raise MissingExtra("huggingface_hub", "data") from None
+        hub, errors = (optional(f"huggingface_hub{part}", "data", "huggingface_hub") for part in ("", ".errors"))
         where: dict[str, Any] = {"repo_id": self.repository, "filename": name, "repo_type": "dataset"}
         try:
             return Path(hub.hf_hub_download(**where, local_files_only=True))

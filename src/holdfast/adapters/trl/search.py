@@ -35,7 +35,8 @@ from holdfast.agent.protocol import CLEAN, SearchProtocol, render_prompt
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group, Trajectory
-from holdfast.base.errors import ConfigError, DataError, MissingExtra, RolloutError
+from holdfast.base.errors import ConfigError, DataError, RolloutError
+from holdfast.base.importing import optional
 from holdfast.base.retries import PATIENCE, Retries
 from holdfast.model.sampler.hf import HFPolicy
 from holdfast.model.sampler.policy import Policy, rollout_seed
@@ -55,11 +56,7 @@ def question_dataset(examples: Sequence[Example]) -> Any:
 
 def dataset_of(examples: Sequence[Example], prompt: Callable[[str], Any]) -> Any:
     """As `question_dataset`, with what `prompt` makes of the question."""
-    try:
-        from datasets import Dataset
-    except ModuleNotFoundError:
-        raise MissingExtra("datasets", "trl") from None
-    return Dataset.from_list(
+    return optional("datasets", "trl").Dataset.from_list(
         [{"prompt": prompt(e.question), "golden_answers": list(e.golden_answers), "example_id": e.id} for e in examples]
     )
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.base.errors import DataError, MissingExtra
+from holdfast.base.errors import DataError
+from holdfast.base.importing import optional
 from holdfast.diagnose.readers.columns import columns_of
 from holdfast.diagnose.readers.database import DATABASE
 from holdfast.diagnose.readers.names import host_of
@@ -59,10 +60,7 @@ def _asked(address: str, ask: Callable[[], Any], hint: str) -> Any:
 
 
 def _wandb(address: str, parts: list[str]) -> list[Raw]:
-    try:
-        import wandb
-    except ImportError:
-        raise MissingExtra("wandb", "track") from None
+    wandb = optional("wandb", "track")
     hint = "Run `wandb login`, or set WANDB_API_KEY; the address is wandb://ENTITY/PROJECT/RUN, with the run's id"
     tally = Tally(Path(address), "row")
     run = _asked(address, lambda: wandb.Api().run("/".join(parts)), hint)
@@ -72,15 +70,12 @@ def _wandb(address: str, parts: list[str]) -> list[Raw]:
 
 
 def _mlflow(address: str, parts: list[str]) -> list[Raw]:
-    try:
-        from mlflow.tracking import MlflowClient
-    except ImportError:
-        raise MissingExtra("mlflow", "track") from None
+    tracking = optional("mlflow.tracking", "track", "mlflow")
     hint = "Set MLFLOW_TRACKING_URI to the server; the address is mlflow://RUN, with the run's id"
     # Otherwise it tries for minutes to reach a server that is down.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     *server, name = parts
-    client = _asked(address, lambda: MlflowClient(f"http://{server[0]}" if server else None), hint)
+    client = _asked(address, lambda: tracking.MlflowClient(f"http://{server[0]}" if server else None), hint)
     run = _asked(address, lambda: client.get_run(name), hint)
     histories = (client.get_metric_history(name, metric) for metric in run.data.metrics)
     logged = _asked(address, lambda: [value for history in histories for value in history], hint)
