@@ -209,6 +209,14 @@ def test_where_noise_hides_a_rise_it_says_how_many_rows_would_tell() -> None:
     assert diagnosed(reward__mean=noisy(0.3, 0.3, rows=rows)).verdict.word == "flat", "so many do"
 
 
+def test_a_lucky_stretch_does_not_widen_the_range_by_which_a_reward_is_flat() -> None:
+    """A rise by 0.14 is possible: less than a quarter of the best five rows, and more than a quarter of the best 40."""
+    noise = 0.22 * np.random.default_rng(2).normal(size=200)
+    rewards = np.clip(np.linspace(0.4, 0.46, 200) + noise, 0, 1)
+    assert np.convolve(rewards, np.full(5, 0.2), "valid").max() > 0.56 and rewards.min() == 0
+    assert diagnosed(reward__mean=rewards.tolist()).verdict.word == "cannot tell"
+
+
 def test_in_a_noisy_run_what_has_held_since_the_start_is_a_note() -> None:
     """It may be sound, and too short or too noisy to show that it learns."""
     diagnosis = diagnosed(reward__mean=NOISE, rollout__mixed_group_fraction=noisy(0.35))

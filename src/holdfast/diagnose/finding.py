@@ -55,7 +55,7 @@ class Reason:
 
 
 Word = Literal["learns", "flat", "fell", "broken", "cannot tell"]
-"""`broken`: nothing can be learned from what the log shows. `cannot tell`: too few rows, too much noise, or no reward."""
+"""`broken`: nothing can be learned from what the log shows. `cannot tell`: few rows, much noise, or no reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -337,8 +337,10 @@ def is_remainder(curve: Curve) -> bool:
 
 
 def clear_rise(curve: Curve) -> float:
-    """A quarter of the range: the rise that a log must be able to show, before its reward counts as flat."""
-    return VISIBLE_SHARE * float(reward_range(curve.short.means.max(), curve.rewards.min()))
+    """A quarter of the range: the rise that a log of ten rows or more must be able to show, before its reward counts as
+    flat. The range is that of the longest mean, because the best five rows of a long noisy log are luck."""
+    slowest = (curve.long, *curve.longest)[-1]
+    return VISIBLE_SHARE * float(reward_range(slowest.means[slowest.window - 1 :].max(), curve.rewards.min()))
 
 
 def is_flat(curve: Curve, course: Course) -> bool:
