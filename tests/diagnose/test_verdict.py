@@ -391,4 +391,4 @@ def test_a_log_without_a_whole_rollout_batch_says_so() -> None:
     first = {name: Series(np.array([1]), np.array([value])) for name, value in ((REWARD, 0.3), (K, 4.0))}
     log = log_of({"ratio/max": [1.0, 1.1]}, host="trl")
     verdict = diagnose(replace(log, series={**log.series, **first})).verdict
-    assert verdict.text == "No rollout batch is whole yet (2 rows, steps 1 to 2)."
+    assert verdict.text == "No rollout batch is complete yet (2 rows, steps 1 to 2)."

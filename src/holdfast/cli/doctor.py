@@ -147,8 +147,8 @@ def trl() -> Iterator[Line]:
     yield True, _TRL_SCHEDULE
     yield (
         True,
-        "the old policy: GRPOTrainer takes the weights with which the rollout batch began, with vLLM too; "
-        f"AsyncGRPOTrainer the sampler, so {WITHOUT} there (docs/reference/advice.md)",
+        "the old policy: GRPOTrainer uses the weights from the start of the rollout batch, with vLLM too. "
+        f"AsyncGRPOTrainer uses the sampler, so {WITHOUT} there (docs/reference/advice.md)",
     )
     yield (
         True,

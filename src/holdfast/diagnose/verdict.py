@@ -181,7 +181,7 @@ def _change(course: Course) -> str:
 
 def _cannot_tell(batches: Log, curve: Curve | None, course: Course, facts: Mapping[str, float]) -> str:
     if not len(batches.steps):
-        return f"No rollout batch is whole yet ({span_of(facts)})." if facts.get("rows") else "The log has no rows."
+        return f"No rollout batch is complete yet ({span_of(facts)})." if facts.get("rows") else "The log has no rows."
     if curve is None:
         return f"This log has no reward ({span_of(facts)})."
     if is_remainder(curve):
@@ -204,7 +204,7 @@ def _cannot_tell(batches: Log, curve: Curve | None, course: Course, facts: Mappi
 def _rewards_to_log(batches: Log, curve: Curve | None, course: Course) -> str:
     """What the next log needs for a verdict."""
     if not len(batches.steps):
-        return f"A fall shows in 10 rollout batches or more, a rise or its absence in {MIN_FLAT_ROWS}."
+        return f"A fall is visible after 10 rollout batches. Whether the reward rises is visible after {MIN_FLAT_ROWS}."
     if curve is not None and not is_remainder(curve):
         if (rewards := len(curve.rewards)) < MIN_FLAT_ROWS:
             return f"A fall is visible after 10 rows. Whether the reward rises is visible after {MIN_FLAT_ROWS}."

@@ -246,8 +246,8 @@ def parse_completion(answer: Answer, request: Request, *, chat: bool = False) ->
         )
     if finish == "tool_calls":
         raise RolloutError(
-            f"{answer.url} sent a tool call, but no tool was offered to the model: its parser of tool calls takes the "
-            "model's words for one. Start the server without it"
+            f"{answer.url} sent a tool call, but no tool was offered to the model: its tool-call parser mistook the "
+            "model's text for one. Start the server without this parser"
         )
     if chat and text is None and finish == "length":  # a model that thinks may spend all tokens on it
         text = ""

@@ -37,7 +37,7 @@ def _doubtful(series: Seen, settings: Settings) -> dict[str, str]:
         # verl before 0.9 pads responses to the longest allowed; later versions to the longest of the batch, which is
         # always as long as itself. So a 0 anywhere shows that the name means truncation.
         reasons["response_length/clip_ratio"] = (
-            "it is never 0 here, and since verl 0.9 it counts the rollouts as long as the longest of the batch, "
+            "it is never 0 here. Since verl 0.9, it counts rollouts that are as long as the longest of the batch, "
             "truncated or not"
         )
     return reasons

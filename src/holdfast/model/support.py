@@ -222,7 +222,7 @@ def check_exact(model: CausalLM, device: torch.device, slots: FlashSlots | None 
     if not gap <= allowed:
         raise ModelError(
             f"{type(model).__name__} gives different log-probs with the rollout cache than without (by {gap:.2g} "
-            "nats): it keeps state or positions that the cache does not handle; choose one with rotary positions and "
+            "nats): it keeps state or positions that the cache does not handle. Choose one with rotary positions and "
             "full attention"
         )
 

@@ -222,7 +222,7 @@ def test_a_penalty_is_told_that_its_old_policy_is_the_sampler(
     assert not capsys.readouterr().err
     with_penalties(AsyncGRPOTrainer, penalty)
     said = capsys.readouterr().err
-    assert "compares with the sampler: begin without a penalty" in said and ("set a threshold" in said) is threshold
+    assert "begin without a penalty" in said and ("set a threshold" in said) is threshold
 
 
 def test_what_is_looked_for_in_the_log_is_what_diagnose_reads() -> None:

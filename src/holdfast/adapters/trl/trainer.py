@@ -141,7 +141,10 @@ def _check_async(penalty: Penalty | None, *, mask_logprobs: bool, nthr: bool) ->
     if penalty is not None:
         noise = "; with one, set a threshold such as 0.01, because vLLM's numbers differ from the trainer's"
         threshold = getattr(penalty, "threshold", None)
-        say(f"{host} compares with the sampler: {WITHOUT} (docs/reference/advice.md){noise if threshold == 0 else ''}")
+        say(
+            f"the old policy of {host} is the sampler's: {WITHOUT} "
+            f"(docs/reference/advice.md){noise if threshold == 0 else ''}"
+        )
 
 
 def _is_unsloth(trainer_class: type) -> bool:
