@@ -232,6 +232,12 @@ def test_a_noisy_run_is_flat_where_a_finding_explains_it() -> None:
     assert left.verdict.word == "flat" and why(left)[0] == "TOL001"
 
 
+def test_a_finding_says_what_to_change_whatever_the_verdict() -> None:
+    diagnosis = diagnosed(reward__mean=[0.3, 0.4], grad__norm=[0.5, float("nan")])
+    assert diagnosis.verdict.word == "cannot tell"
+    assert diagnosis.verdict.change == diagnosis.findings[0].remedy != ""
+
+
 def test_what_a_normalisation_left_of_the_reward_is_not_flat() -> None:
     diagnosis = diagnosed(reward__mean=noisy(0.0, 1e-7))
     assert diagnosis.verdict.word == "cannot tell" and not diagnosis.notes

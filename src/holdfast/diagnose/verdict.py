@@ -117,14 +117,13 @@ def verdict_of(
 ) -> Verdict:
     """The verdict with its reasons. `reported` are the findings and notes of the hits, at the levels that `word` gives
     them."""
-    if curve is None or word == "cannot tell":
-        return Verdict(
-            word=word, text=_cannot_tell(batches, curve, course, facts), log=_rewards_to_log(batches, curve, course)
-        )
     findings = [finding for finding in reported if finding.level == "finding"]
+    change = findings[0].remedy if findings else ""
+    if curve is None or word == "cannot tell":
+        text, log = _cannot_tell(batches, curve, course, facts), _rewards_to_log(batches, curve, course)
+        return Verdict(word=word, text=text, change=change, log=log)
     text = _course(curve, course, word)
     if word not in NOT_LEARNING:
-        change = findings[0].remedy if findings else ""
         if course.fall is not None and (resumed := resumed_at(batches, course.fall.began)) is not None:
             text += f" The run was resumed at step {resumed}."
             change = next((one.remedy for one in findings if one.code == FELL), change)
