@@ -186,3 +186,8 @@ def test_contrasts_that_are_rare_all_along_are_not_lost_at_a_step() -> None:
     assert [f.code for f in diagnose(rare).findings] == ["GRP001"] and NO_CONTRAST not in facts
     never = log_of(reward__mean=[0.0] * 60, rollout__mixed_group_fraction=[0.0] * 60)
     assert NO_CONTRAST not in diagnose(never).facts, "nothing was lost at a step"
+    late = np.arange(10, 31)
+    series = {name: Series(late, np.zeros(21)) for name in ("reward/mean", "rollout/mixed_group_fraction")}
+    begun = replace(never, series=series | {"grad/norm": Series(np.arange(1, 31), np.ones(30))}, steps=np.arange(1, 31))
+    (finding,) = diagnose(begun).findings
+    assert finding.step == 10 and NO_CONTRAST not in diagnose(begun).facts, "there is no reward before step 10"

@@ -244,7 +244,8 @@ def is_left(hit: Hit) -> Left | None:
 
 def contrast_is_lost(log: Log, step: int) -> bool:
     """Whether hardly any group has had different rewards since a step; not where contrasts were rare all along."""
-    if (log.steps < step).mean() < ALL_ALONG_SHARE:
+    rewards = finite(log.series[REWARD]).steps if has(log, REWARD) else log.steps
+    if (rewards < step).mean() < ALL_ALONG_SHARE:
         return False
     if not has(log, MIXED):
         return True
