@@ -298,7 +298,7 @@ def test_a_gpus_room_is_measured_for_each_batch_of_episodes(make_model, tokenize
         monkeypatch.setattr(hf, "free_memory", lambda device: 0)
         monkeypatch.setattr(hf, "rows_that_fit", lambda *args, fit=fit: fit)
         policy.submit([request("first", [5, 6])])
-        assert policy.max_rows == rows and policy._table.cache.most == (rows, 64)
+        assert policy.max_rows == rows and policy._table.cache.limits == (rows, 64)
         monkeypatch.setattr(hf, "rows_that_fit", lambda *args: pytest.fail("episodes are under way"))
         policy.submit([request("second", [5, 6])])
         policy.release(["first", "second"])

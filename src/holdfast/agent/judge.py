@@ -187,7 +187,7 @@ class JudgeClient:
         """The grade of an answer, and tokens. Raises `RolloutError`."""
         failures = 0
         while True:
-            away, asked = True, 0.0
+            away, retry_after = True, 0.0
             try:
                 answer = await self._post(prompt)
                 if answer.status == 200:
@@ -196,7 +196,7 @@ class JudgeClient:
                     return read
                 if self._adapt(answer):
                     continue
-                reason, asked = f"{self._url} answered {answer.status}: {answer.quoted()}", answer.retry_after
+                reason, retry_after = f"{self._url} answered {answer.status}: {answer.quoted()}", answer.retry_after
                 if answer.status not in _PASSING:
                     raise RolloutError(
                         f"the judge refuses: {reason}. Check reward.judge and {self._settings.api_key_env}"
@@ -206,7 +206,7 @@ class JudgeClient:
             except ValueError as error:
                 reason, away = str(error), False
             failures += 1
-            pause = self._retries.pause(failures, away=f"the judge: {reason}" if away else None, asked=asked)
+            pause = self._retries.pause(failures, away=f"the judge: {reason}" if away else None, asked=retry_after)
             if pause is None:
                 raise RolloutError(f"the judge does not grade: {reason}")
             await asyncio.sleep(pause)

@@ -22,7 +22,7 @@ _ENOUGH_S = 0.3
 def fastest_threads(language_model: LanguageModel) -> dict[int, float]:
     """Median seconds of a short pass with 1, 2, 4 … threads, up to the first number that helps little, or to PyTorch's
     choice. PyTorch is left with the best number."""
-    most = torch.get_num_threads()
+    available = torch.get_num_threads()
     ids = torch.arange(_TOKENS, device=language_model.device).unsqueeze(0) % len(language_model.tokenizer)
 
     @torch.inference_mode()
@@ -31,13 +31,14 @@ def fastest_threads(language_model: LanguageModel) -> dict[int, float]:
 
     seconds: dict[int, float] = {}
     threads = best = 1
-    while threads <= most:
+    while threads <= available:
         torch.set_num_threads(threads)
         seconds[threads] = _median_seconds(one_pass)
         if seconds[threads] * _GAIN > seconds[best] and threads > 1:
             break
         best = threads
-        threads = most if threads < most < 2 * threads else 2 * threads  # PyTorch's choice may be no power of two
+        # PyTorch's choice may be no power of two.
+        threads = available if threads < available < 2 * threads else 2 * threads
     torch.set_num_threads(best)
     return seconds
 

@@ -151,16 +151,16 @@ def evaluation_operations(shape: Shape, config: Config, questions: Questions) ->
     tokens, sampled = _lengths(config)
     settings = config.eval
     on_dev = 1 + config.train.steps // settings.every if settings.every else 0
-    asked = on_dev * min(settings.questions, len(questions.dev))
-    asked += (1 + settings.start) * len(questions.test or questions.dev)
-    rollouts = asked * (settings.samples + 1)  # one of them is greedy
+    count = on_dev * min(settings.questions, len(questions.dev))
+    count += (1 + settings.start) * len(questions.test or questions.dev)
+    rollouts = count * (settings.samples + 1)  # one of them is greedy
     return rollouts * _products(shape, tokens + sampled, 2 * sampled)
 
 
 def _lengths(config: Config) -> tuple[float, float]:
     """(tokens, sampled tokens) of a rollout that fills a third of its limits."""
-    most = config.protocol.max_total_tokens
-    return most / 3, min(config.protocol.max_sampled_tokens, most) / 3
+    limit = config.protocol.max_total_tokens
+    return limit / 3, min(config.protocol.max_sampled_tokens, limit) / 3
 
 
 def _products(shape: Shape, tokens: float, predicted: float) -> float:

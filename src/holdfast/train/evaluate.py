@@ -134,7 +134,7 @@ def answers_of(
 
 def intervals_of(before: EvaluationSums, after: EvaluationSums) -> dict[str, list[float]]:
     """`Summary.intervals`: bootstraps over questions. `before` may have none."""
-    found = {}
+    intervals = {}
     for name, key in (("em", "em_sampled"), ("em_greedy", "em_greedy")):
         was, now = _by_question(before, key), _by_question(after, key)
         for what, resampled, values in (
@@ -142,8 +142,8 @@ def intervals_of(before: EvaluationSums, after: EvaluationSums) -> dict[str, lis
             (f"{name}_change", resampled_means, [now[id] - was[id] for id in now if id in was]),
         ):
             if values:
-                found[what] = interval(resampled(values, np.random.default_rng(0)))
-    return found
+                intervals[what] = interval(resampled(values, np.random.default_rng(0)))
+    return intervals
 
 
 def _by_question(evaluation: EvaluationSums, key: str) -> dict[str, float]:

@@ -99,9 +99,9 @@ def fitted(
         made = demonstrate(questions, retriever, protocol, most=2000) if questions else None
         texts = [text for _, turns in (made.rows if made else ()) for text, _ in turns]
         turn = _rounded(_ROOM * max((len(protocol.encode_turn(text, tokenizer)) for text in texts), default=66))
-        asked = [example.question for example in questions[:_SAMPLE]] or ["?" * 100]
-        begins = max(len(render_prompt(question, protocol, tokenizer)) for question in asked)
-        total = _rounded(begins + (_SEARCHES + 1) * turn + _SEARCHES * observation)
+        sample = [example.question for example in questions[:_SAMPLE]] or ["?" * 100]
+        prompt_tokens = max(len(render_prompt(question, protocol, tokenizer)) for question in sample)
+        total = _rounded(prompt_tokens + (_SEARCHES + 1) * turn + _SEARCHES * observation)
         if total <= positions:
             break
     else:

@@ -36,12 +36,12 @@ class Judging:
         rollouts = [t for group in groups for t in group.trajectories]
         answered = [t for t in rollouts if t.answer is not None and not t.status.is_failure]
         judgements = self._client.grade([_asked(t, by_id[t.example_id]) for t in answered])
-        found = {id(t): judgement for t, judgement in zip(answered, judgements, strict=True)}
+        judgement_of = {id(t): judgement for t, judgement in zip(answered, judgements, strict=True)}
         self._asked += len(answered)
-        self._unsure += sum(one.grade is None and one.error is None for one in found.values())
+        self._unsure += sum(one.grade is None and one.error is None for one in judgement_of.values())
 
         def scored(t: Trajectory, example: Example) -> Trajectory:
-            judgement = found.get(id(t), Judgement(0.0))
+            judgement = judgement_of.get(id(t), Judgement(0.0))
             if judgement.error is not None:
                 t = replace(t, status=Status.ERROR, error=judgement.error)
             return score_trajectory(t, example.golden_answers, config.reward.weights(), judged=judgement.grade)

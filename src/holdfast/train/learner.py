@@ -52,8 +52,8 @@ class Reference:
 
     def __init__(self, language_model: LanguageModel, weights: Sequence[Tensor] = ()) -> None:
         self._trained = [p for p in language_model.model.parameters() if p.requires_grad]
-        given = weights or self._trained
-        self.weights = [w.detach().to(p, copy=True) for p, w in zip(self._trained, given, strict=True)]
+        source = weights or self._trained
+        self.weights = [w.detach().to(p, copy=True) for p, w in zip(self._trained, source, strict=True)]
         """Copies of the trained parameters, in the model's order."""
 
     def in_place(self) -> AbstractContextManager[None]:

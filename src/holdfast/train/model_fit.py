@@ -64,20 +64,20 @@ def validate_model_and_prompts(language_model: LanguageModel, questions: Questio
 def validate_prompts(language_model: LanguageModel, questions: Questions, protocol: SearchProtocol) -> None:
     """Raise `ConfigError` for a model, or a prompt, that leaves no room for a rollout; `ModelError` for the tokenizer
     of another model."""
-    most, positions = protocol.max_total_tokens, positions_of(language_model.model)
-    if positions < most:
+    limit, positions = protocol.max_total_tokens, positions_of(language_model.model)
+    if positions < limit:
         raise ConfigError(
-            f"protocol.max_total_tokens = {most}, but the model has {positions} positions (max_position_embeddings, or "
-            f"its attention window); set protocol.max_total_tokens to {positions} or less"
+            f"protocol.max_total_tokens = {limit}, but the model has {positions} positions (max_position_embeddings, "
+            f"or its attention window); set protocol.max_total_tokens to {positions} or less"
         )
     vocabulary = language_model.model.get_input_embeddings().weight.shape[0]
     for split, examples in questions.splits.items():
         for example in _longest(examples, language_model.tokenizer):
             prompt = render_prompt(example.question, protocol, language_model.tokenizer)
-            if len(prompt) >= most:
+            if len(prompt) >= limit:
                 raise ConfigError(
                     f"the prompt of {split} question {example.id} takes {len(prompt)} tokens, which leaves no room in "
-                    f"a rollout of protocol.max_total_tokens = {most}; raise that, shorten protocol.prompt, or drop "
+                    f"a rollout of protocol.max_total_tokens = {limit}; raise that, shorten protocol.prompt, or drop "
                     "the question"
                 )
             if max(prompt) >= vocabulary:

@@ -68,20 +68,3 @@ def weights_in_place(parameters: Sequence[Tensor], weights: Sequence[Tensor]) ->
     finally:
         for parameter, data in zip(parameters, current, strict=True):
             parameter.data = data
-
-
-@contextmanager
-def borrowed_weights(model: torch.nn.Module) -> Iterator[None]:
-    """Within this context the trained weights may change. Afterwards they are the same as before, bit for bit.
-
-    It holds a second copy of them.
-    """
-    trained: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
-    start = [p.detach().clone() for p in trained]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter, value in zip(trained, start, strict=True):
-                parameter.copy_(value)
-                parameter.grad = None

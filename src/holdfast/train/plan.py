@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from holdfast.model.text.tokens import common_prefix
+
 Plan = list[list[list[int]]]
 """Optimizer steps -> forward passes -> rows of the batch."""
 
@@ -100,7 +102,7 @@ def _alike(rows: Sequence[Sequence[int]], mini: Sequence[int], budget: int) -> l
     for row in sorted(mini, key=lambda row: (rows[row], row)):
         length = len(rows[row])
         if parts:
-            new, wide = length - _shared(rows[parts[-1][-1]], rows[row]), max(width, length)
+            new, wide = length - common_prefix(rows[parts[-1][-1]], rows[row]), max(width, length)
             if 3 * (different + new) + (len(parts[-1]) + 1) * wide <= 4 * budget:
                 parts[-1].append(row)
                 different, width = different + new, wide
@@ -108,11 +110,6 @@ def _alike(rows: Sequence[Sequence[int]], mini: Sequence[int], budget: int) -> l
         parts.append([row])
         different = width = length
     return parts
-
-
-def _shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two rows begin with alike."""
-    return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _cheapest_cuts(lengths: Sequence[int], budget: int, pass_cost: int) -> list[int]:

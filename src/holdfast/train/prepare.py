@@ -181,9 +181,9 @@ def _check_critic(path: str) -> None:
 
 
 def _check_batch(config: Config, questions: Questions) -> None:
-    if (asked := config.train.questions) > (count := len(questions.train)):
+    if (needed := config.train.questions) > (count := len(questions.train)):
         raise ConfigError(
-            f"train.questions = {asked}, but there are only {count} training questions, and a batch asks each once; "
+            f"train.questions = {needed}, but there are only {count} training questions, and a batch asks each once; "
             f"set train.questions to {count} or less"
         )
 

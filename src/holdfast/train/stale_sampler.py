@@ -60,6 +60,6 @@ class StaleSampler:
 
 def to_8_bits(weight: Tensor) -> Tensor:
     """A matrix rounded to E4M3 (three bits behind the leading one), each row scaled to the format's range."""
-    most = torch.finfo(torch.float8_e4m3fn).max
-    scale = weight.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny) / most
+    largest = torch.finfo(torch.float8_e4m3fn).max
+    scale = weight.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny) / largest
     return (weight / scale).to(torch.float8_e4m3fn).to(weight.dtype) * scale

@@ -174,11 +174,11 @@ class _Start:
     def _fitting(self, demonstrations: Sequence[Demonstration], tokenizer: Any, count: int) -> Sequence[Demonstration]:
         """The demonstrations that are short enough; for the tiny model, `count` copies with other names."""
         config = self.prepared.config
-        most = config.protocol.max_total_tokens
-        short = [demonstration for demonstration in demonstrations if len(demonstration.token_ids) <= most]
+        limit = config.protocol.max_total_tokens
+        short = [demonstration for demonstration in demonstrations if len(demonstration.token_ids) <= limit]
         if too_long := len(demonstrations) - len(short):
             left_out = f"{too_long} of {len(demonstrations)} demonstrations of the warm start are longer than"
-            left_out = f"{left_out} protocol.max_total_tokens = {most}"
+            left_out = f"{left_out} protocol.max_total_tokens = {limit}"
             if not short:
                 raise ConfigError(f"{left_out}; raise it")
             self.listener.note(f"{left_out} and are left out")

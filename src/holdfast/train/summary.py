@@ -129,9 +129,9 @@ def verdict_of(
         (f"{before[name]:.3f} to " if before else "") + f"{after[name]:.3f}" + shown_interval(name, intervals or {})
         for name in ("em", "em_greedy")
     )
-    asked = f" ({questions} questions, 95 % intervals)" if intervals else ""
+    sample = f" ({questions} questions, 95 % intervals)" if intervals else ""
     text = _reward(curve, after["em"] - before["em"] if before else None)
-    text += f" Exact match on {split}{asked}: sampled {sampled}, greedy {greedy}."
+    text += f" Exact match on {split}{sample}: sampled {sampled}, greedy {greedy}."
     if moved:
         below = sum(m < 0 for m in moved) / len(moved)
         text += (
@@ -175,11 +175,11 @@ def _reward(curve: Curve, gain: float | None) -> str:
     if len(means) == 1:
         return f"Too few steps to judge. The reward was {last:.2f} on average, in {window} step{'s' * (window > 1)}."
     moved = {"rose": "rose", "declined": "fell"}.get(course_of(curve).word, "changed")
-    went = f"{moved} from {first:.2f} to {last:.2f}"
+    course = f"{moved} from {first:.2f} to {last:.2f}"
     if (last - first if gain is None else gain) > 0.02:
         ended = "Learned, and stayed stable."
     elif curve.short.lost[-1] >= DROPPED_SHARE:
         ended = "Ended with a lower reward, perhaps by chance."
     else:
         ended = "Stable, but learned little."
-    return f"{ended} The reward {went} (peak {peak:.2f}, means of {window} steps)."
+    return f"{ended} The reward {course} (peak {peak:.2f}, means of {window} steps)."

@@ -166,15 +166,15 @@ def batches(demonstrations: Sequence[Demonstration], settings: WarmStart) -> Ite
 
 
 def _micro_batches(
-    rows: Sequence[Demonstration], settings: WarmStart, most_tokens: int, device: torch.device
+    rows: Sequence[Demonstration], settings: WarmStart, max_tokens: int, device: torch.device
 ) -> list[list[Demonstration]]:
-    """Runs of rows, which come shortest first, of at most `most_tokens` each with their padding."""
+    """Runs of rows, which come shortest first, of at most `max_tokens` each with their padding."""
     lengths = [len(row.token_ids) for row in rows]
     if settings.batches == "mixed":  # of different lengths: a pass more may cost less than the padding
-        return [[rows[i] for i in part] for part in plan_update(lengths, [range(len(rows))], most_tokens, device)[0]]
+        return [[rows[i] for i in part] for part in plan_update(lengths, [range(len(rows))], max_tokens, device)[0]]
     parts: list[list[Demonstration]] = []
     for row, length in zip(rows, lengths, strict=True):
-        if parts and (len(parts[-1]) + 1) * length <= most_tokens:
+        if parts and (len(parts[-1]) + 1) * length <= max_tokens:
             parts[-1].append(row)
         else:
             parts.append([row])

@@ -28,12 +28,11 @@ from holdfast.recipe import Config, Loss
 from holdfast.train.learner import make_learner
 from holdfast.train.listener import Listener
 from holdfast.train.objective import Objective
-from holdfast.train.optimizer import borrowed_weights
 from holdfast.train.plan import Plan
 from holdfast.train.rollouts import training_batch
 from holdfast_research.probes.per_sample import note_skipped
 from holdfast_research.probes.report import ALL, CORRECT, columns, panels, percent
-from holdfast_research.probes.subject import Rollouts, Subject
+from holdfast_research.probes.subject import Rollouts, Subject, borrowed_weights
 from holdfast_research.ranks import correlation_interval, fifth, lowest_overlap, rank_correlation
 
 _MOVED = 0.1

@@ -17,9 +17,8 @@ from holdfast.methods.penalties import PENALTIES, WITHOUT_OLD_POLICY
 from holdfast.model.sampler.policy import rollout_seed
 from holdfast.recipe import Config, validate
 from holdfast.train.listener import Listener
-from holdfast.train.optimizer import borrowed_weights
 from holdfast_research.probes.report import ALL, CORRECT, INCORRECT, columns, or_none, panels, percent
-from holdfast_research.probes.subject import Rollouts, Subject, batch_of
+from holdfast_research.probes.subject import Rollouts, Subject, batch_of, borrowed_weights
 
 
 def arms_of(config: Config, names: Sequence[str]) -> dict[str, Config]:

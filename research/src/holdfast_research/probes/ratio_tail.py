@@ -15,10 +15,9 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.base.errors import RolloutError
 from holdfast.recipe import Config
 from holdfast.train.listener import Listener
-from holdfast.train.optimizer import borrowed_weights
 from holdfast_research.probes.per_sample import arms_of, no_contrast, note_skipped
 from holdfast_research.probes.report import ALL, CORRECT, INCORRECT, columns, or_none, panels, percent
-from holdfast_research.probes.subject import Rollouts, Subject, batch_of
+from holdfast_research.probes.subject import Rollouts, Subject, batch_of, borrowed_weights
 
 EPSILONS = (0.9, 0.5, 0.2, 0.1, 0.01, 1e-3, 1e-4, 1e-6)
 """A grid, because the paper of ISDD names no ε."""

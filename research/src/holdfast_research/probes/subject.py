@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -200,3 +201,20 @@ def batch_of(subject: Subject, groups: Sequence[Group]) -> TokenBatch:
         pad_token_id=language_model.pad_token_id,
         device=language_model.device,
     )
+
+
+@contextmanager
+def borrowed_weights(model: torch.nn.Module) -> Iterator[None]:
+    """Within this context the trained weights may change. Afterwards they are the same as before, bit for bit.
+
+    It holds a second copy of them.
+    """
+    trained: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
+    start = [p.detach().clone() for p in trained]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(trained, start, strict=True):
+                parameter.copy_(value)
+                parameter.grad = None

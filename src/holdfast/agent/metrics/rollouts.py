@@ -218,8 +218,8 @@ def sampler_metrics(batches: Sequence[TokenBatch], groups: Sequence[Group]) -> d
     return {"sampler/logprob_gap": gap / max(tokens, 1)} | ({"sampler/mask_in_loss": 1.0} if masked else {})
 
 
-def rows_to_probe(correct: Tensor, most: int, generator: torch.Generator) -> list[int]:
-    """At most `most` random rows to measure displacement on; half of them correct, if there are enough.
+def rows_to_probe(correct: Tensor, limit: int, generator: torch.Generator) -> list[int]:
+    """At most `limit` random rows to measure displacement on; half of them correct, if there are enough.
 
     >>> rows_to_probe(torch.tensor([True, False, False, False]), 3, torch.Generator().manual_seed(0))[0]
     0
@@ -229,8 +229,8 @@ def rows_to_probe(correct: Tensor, most: int, generator: torch.Generator) -> lis
         [row for row in torch.randperm(len(flags), generator=generator).tolist() if flags[row] is kind]
         for kind in (True, False)
     )
-    chosen = correct_rows[: max(most // 2, most - len(incorrect_rows))]
-    return chosen + incorrect_rows[: most - len(chosen)]
+    chosen = correct_rows[: max(limit // 2, limit - len(incorrect_rows))]
+    return chosen + incorrect_rows[: limit - len(chosen)]
 
 
 def displacement_metrics(rows: Tensor, correct: Tensor) -> dict[str, float]:

@@ -138,22 +138,22 @@ class SlotCache(Cache):
         *,
         slots: int = 8,
         capacity: int = 128,
-        most: tuple[int, int] = UNBOUNDED,
+        limits: tuple[int, int] = UNBOUNDED,
     ) -> None:
-        """`most`: limits of slots and capacity when growing in advance."""
+        """`limits`: of slots and capacity when growing in advance."""
         super().__init__(layers=[_SlotLayer(self) for _ in range(layers)])
-        self.device, self.slots, self.capacity, self.most = device, slots, capacity, most
+        self.device, self.slots, self.capacity, self.limits = device, slots, capacity, limits
 
     def reserve(self, slots: int, capacity: int) -> None:
         """Make room for `slots` rows of `capacity` positions; what is stored stays."""
         if slots <= self.slots and capacity <= self.capacity:
             return
-        most_slots, most_capacity = self.most
+        max_slots, max_capacity = self.limits
         if slots > self.slots:
-            self.slots = max(slots, min(self.slots * 3 // 2, most_slots))
+            self.slots = max(slots, min(self.slots * 3 // 2, max_slots))
         if capacity > self.capacity:
             roomy = max(-(-capacity // 64) * 64, self.capacity * 3 // 2)
-            self.capacity = max(capacity, min(roomy, most_capacity))
+            self.capacity = max(capacity, min(roomy, max_capacity))
         for layer in self._stored():
             layer.grow(self.slots, self.capacity)
 

@@ -76,7 +76,7 @@ class FlashSlots:
         self._heads, self._dim = key_sizes(model)
         self._layers = text_config(model).num_hidden_layers
         self._no_mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device)  # four dimensions: passed on as it is
-        self.most = UNBOUNDED
+        self.limits = UNBOUNDED
         """Limits of slots and capacity when growing in advance."""
         self.slots = self.capacity = 0
         self.keys = self.values = torch.empty(0, device=device)
@@ -90,12 +90,12 @@ class FlashSlots:
         """Make room for `slots` rows of `capacity` positions; what is stored stays."""
         if slots <= self.slots and capacity <= self.capacity:
             return
-        most_slots, most_capacity = self.most
+        max_slots, max_capacity = self.limits
         old = (self.slots, self.capacity)
         if slots > self.slots:
-            self.slots = max(slots, min(max(8, self.slots * 3 // 2), most_slots))
+            self.slots = max(slots, min(max(8, self.slots * 3 // 2), max_slots))
         if capacity > self.capacity:  # a known limit is reserved at once: other sizes have other graphs
-            roomy = max(128, self.capacity * 3 // 2) if most_capacity == UNBOUNDED[1] else most_capacity
+            roomy = max(128, self.capacity * 3 // 2) if max_capacity == UNBOUNDED[1] else max_capacity
             self.capacity = max(capacity, -(-roomy // 64) * 64)
         self.keys, self.values = self._grown(self.keys, old), self._grown(self.values, old)
 

@@ -102,7 +102,7 @@ class HFPolicy:
         self.device = next(self.model.parameters()).device
         if self.device.type == "cuda":
             avoid_cudnn_attention()
-        self.max_rows, self._most_rows, self._max_tokens = max_rows, max_rows, max_tokens
+        self.max_rows, self._row_limit, self._max_tokens = max_rows, max_rows, max_tokens
         self._max_positions = positions_of(model)
         self._stops = StopTable(tokenizer, end_ids(model, tokenizer), text_config(model).vocab_size)
         self._prefill_tokens = _PREFILL_TOKENS_CPU if self.device.type == "cpu" else _PREFILL_TOKENS
@@ -238,8 +238,8 @@ class HFPolicy:
     def _bound(self, tokens: int, free: int) -> None:
         """Set how many rows of so many tokens are in memory at once."""
         fit = rows_that_fit(self.model, tokens, self.autocast_dtype, free)
-        self.max_rows = min(self._most_rows, fit)
-        self._table.cache.most = (self.max_rows, tokens)
+        self.max_rows = min(self._row_limit, fit)
+        self._table.cache.limits = (self.max_rows, tokens)
 
     def _make_room(self) -> None:
         """Where no length was promised, fewer rows fit the longer the requests become: the rest leave their slots, and
