@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.protocol import CallTurn
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
 from holdfast.model.text.chat_template import ChatTemplate
@@ -79,3 +80,11 @@ def test_what_is_too_little_is_said_and_nothing_else() -> None:
     few, no_second, scores = what_is_too_little([once] * 39, questions(6))
     assert few.startswith("39 demonstrations") and "second search" in no_second
     assert "6 dev questions" in scores and "0.19 to 0.81" in scores  # 0.5 ± 1.96 / (2 sqrt(6 + 1.96²))
+
+
+def test_a_tool_that_no_demonstration_calls_is_named() -> None:
+    call = ("?", [("a", ""), (CallTurn("", "days", {"year": 1}), "365"), ("b", "")])
+    assert list(what_is_too_little([call] * 200, questions(100), ["search", "days"])) == []
+    (unseen,) = what_is_too_little([call] * 200, questions(100), ["search", "days", "price"])
+    assert "no demonstration calls price" in unseen
+    assert list(what_is_too_little(None, questions(100), ["search", "days"])) == []  # a large model needs none

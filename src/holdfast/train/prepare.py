@@ -103,7 +103,9 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
                 seed=config.warm_start.seed,
                 most=MIN_DEMONSTRATIONS,
             )
-    notes += (*config_warnings(config), *overlap_warnings(questions), *what_is_too_little(demonstrations, questions))
+    tools = [schema["function"]["name"] for schema in protocol.schemas or ()]
+    notes += (*config_warnings(config), *overlap_warnings(questions))
+    notes += what_is_too_little(demonstrations, questions, tools)
     return Prepared(
         config=config,
         tasks=tasks,

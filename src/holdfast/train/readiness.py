@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.protocol import SearchProtocol, render_prompt
+from holdfast.agent.calling import SEARCH
+from holdfast.agent.protocol import CallTurn, SearchProtocol, render_prompt
 from holdfast.base.errors import ConfigError
 from holdfast.model.text.tokens import decode
 from holdfast.tasks.task_set import Questions
@@ -33,8 +34,11 @@ def exact_prompt(question: str, protocol: SearchProtocol, tokenizer: Any) -> str
     return decode(tokenizer, render_prompt(question, protocol, tokenizer))
 
 
-def what_is_too_little(demonstrations: Sequence[Text] | None, questions: Questions) -> Iterator[str]:
-    """Sentences about what teaches or shows less than somebody may expect. Without demonstrations they are None."""
+def what_is_too_little(
+    demonstrations: Sequence[Text] | None, questions: Questions, tools: Collection[str] = ()
+) -> Iterator[str]:
+    """Sentences about what teaches or shows less than somebody may expect. Without demonstrations they are None.
+    `tools` are the names of those that the model may call."""
     if demonstrations is not None:
         count, twice = len(demonstrations), sum(len(turns) > 2 for _, turns in demonstrations)
         if count < MIN_DEMONSTRATIONS:
@@ -44,6 +48,12 @@ def what_is_too_little(demonstrations: Sequence[Text] | None, questions: Questio
                 "no demonstration has a second search, and training rarely discovers what a warm start never shows; "
                 "if questions need two searches, write such demonstrations "
                 "(docs/guide/quickstart.md#teach-it-to-search)"
+            )
+        called = {said.tool for _, turns in demonstrations for said, _ in turns if isinstance(said, CallTurn)}
+        if unseen := [name for name in tools if name not in (SEARCH.name, *called)]:
+            yield (
+                f"no demonstration calls {' or '.join(unseen)}, and a small model rarely begins to by itself; write a "
+                "script that does (docs/guide/own-tools.md#show-a-model-how)"
             )
     scored = "test" if questions.test else "dev"
     if 0 < (size := len(questions.splits[scored])) < _MIN_SCORED:
