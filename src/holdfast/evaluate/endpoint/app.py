@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,14 @@ from holdfast.evaluate.endpoint.messages import (
     ALIVE,
     DONE,
     ChatRequest,
+    Ending,
     Json,
     asked_of,
     ending_of,
     error_body,
     event,
-    failure_of,
     reasoning,
-    results_of,
     step_of,
-    usage_of,
 )
 from holdfast.retrieval.server.batching import Overloaded
 from holdfast.retrieval.server.guard import Guard, read_body
@@ -84,30 +82,31 @@ def make_app(desk: Desk, *, token: str | None = None, local: str | None = None) 
             "model": desk.name
         }
 
-    async def whole(request: Request, asked: Asked, visit: Visit) -> Response:
-        """The answer at once."""
-        thoughts = ""
+    async def told(asked: Asked, visit: Visit) -> AsyncGenerator[Json | Ending | None, None]:
+        """Each turn as a step, then the ending; None where nothing is new. Raises what is wrong with the rollout."""
         async with aclosing(desk.follow(visit)) as news:
             async for new in news:
                 if isinstance(new, Answered):
-                    return complete(asked, new, thoughts)
+                    yield ending_of(new, asked, protocol)
+                else:
+                    yield None if new is None else step_of(new, protocol)
+
+    async def whole(request: Request, asked: Asked, visit: Visit) -> Response:
+        """The answer at once."""
+        thoughts = ""
+        async with aclosing(told(asked, visit)) as news:
+            async for new in news:
+                if isinstance(new, Ending):
+                    message = {"role": "assistant", "content": new.content, "annotations": new.annotations}
+                    message |= {"reasoning_content": thoughts, "reasoning": thoughts}
+                    choice = {"index": 0, "message": message, "finish_reason": new.reason, "logprobs": None}
+                    body = {"choices": [choice], "usage": new.usage, "search_results": new.results}
+                    return JSONResponse(envelope("chat.completion") | body)
                 if new is not None:
-                    thoughts += reasoning(step_of(new, protocol))
+                    thoughts += reasoning(new)
                 elif await request.is_disconnected():
                     break
-        raise Gone("the client has disconnected")
-
-    def complete(asked: Asked, answered: Answered, thoughts: str) -> Response:
-        if (failure := failure_of(answered)) is not None:
-            raise HTTPException(*failure)
-        content, reason, annotations = ending_of(answered, asked, protocol)
-        message = {"role": "assistant", "content": content, "reasoning_content": thoughts, "reasoning": thoughts}
-        choice = {"index": 0, "message": message | {"annotations": annotations}, "finish_reason": reason}
-        results = results_of(answered.documents.values())
-        return JSONResponse(
-            envelope("chat.completion")
-            | {"choices": [choice | {"logprobs": None}], "usage": usage_of(answered), "search_results": results}
-        )
+        raise Gone("the client has left")
 
     async def stream(asked: Asked, visit: Visit, *, counts: bool) -> AsyncIterator[bytes]:
         """The answer in events: each turn when it ends, then the answer."""
@@ -119,23 +118,20 @@ def make_app(desk: Desk, *, token: str | None = None, local: str | None = None) 
 
         yield chunk({"role": "assistant", "content": ""})
         try:
-            async with aclosing(desk.follow(visit)) as news:
+            async with aclosing(told(asked, visit)) as news:
                 async for new in news:
                     if new is None:
                         yield ALIVE
-                    elif not isinstance(new, Answered):
-                        step = step_of(new, protocol)
-                        text = reasoning(step)
-                        yield chunk({"reasoning_content": text, "reasoning": text}, step=step)
-                    elif (failure := failure_of(new)) is not None:
-                        yield event(error_body(*failure))
-                    else:
-                        content, reason, annotations = ending_of(new, asked, protocol)
-                        yield chunk({"content": content})
-                        results = results_of(new.documents.values())
-                        yield chunk({"annotations": annotations}, reason, search_results=results)
+                    elif isinstance(new, Ending):
+                        yield chunk({"content": new.content})
+                        yield chunk({"annotations": new.annotations}, new.reason, search_results=new.results)
                         if counts:
-                            yield event(head | {"choices": [], "usage": usage_of(new)})
+                            yield event(head | {"choices": [], "usage": new.usage})
+                    else:
+                        text = reasoning(new)
+                        yield chunk({"reasoning_content": text, "reasoning": text}, step=new)
+        except HTTPException as failure:
+            yield event(error_body(failure.status_code, failure.detail))
         except Exception as error:
             if not isinstance(error, HoldfastError):
                 _log.exception("a rollout failed")

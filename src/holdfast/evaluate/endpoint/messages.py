@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import HTTPException
 from pydantic import BaseModel, Field
@@ -139,50 +139,39 @@ def results_of(documents: Iterable[Document]) -> list[Json]:
     ]
 
 
-def failure_of(answered: Answered) -> tuple[int, str] | None:
-    """(status, sentence) where a rollout says nothing about the question; None if it has ended by itself."""
-    trajectory = answered.trajectory
+class Ending(NamedTuple):
+    """What is sent of a rollout that has ended by itself."""
+
+    content: str
+    reason: str
+    """`finish_reason`."""
+    annotations: list[Json]
+    results: list[Json]
+    """`search_results`."""
+    usage: Json
+
+
+def ending_of(answered: Answered, asked: Asked, protocol: SearchProtocol) -> Ending:
+    """The end of a rollout. Raises `HTTPException` for one that says nothing about the question."""
+    trajectory, documents = answered.trajectory, answered.documents.values()
     if trajectory.status is Status.RETRIEVAL_FAILED:
-        return 503, f"a search failed, so there is no answer: {trajectory.error}"
+        raise HTTPException(503, f"a search failed, so there is no answer: {trajectory.error}")
     if trajectory.status is Status.ERROR:
-        return (500 if trajectory.turns else 400), str(trajectory.error)
-    return None
-
-
-def ending_of(answered: Answered, asked: Asked, protocol: SearchProtocol) -> tuple[str, str, list[Json]]:
-    """(content, finish_reason, annotations) of a rollout that has ended by itself."""
-    trajectory = answered.trajectory
-    if trajectory.answer is None:
-        written = usage_of(answered)["completion_tokens"]
-        limit = f"the model has written as many tokens as the request allows, max_tokens = {written}"
-        why = limit if written == asked.max_tokens else why_no_answer(trajectory, protocol)
-        return f"There is no answer: {why}.", "length", []
-    content = trajectory.answer
-    cited = [document for document in answered.documents.values() if answer_in([document.contents], [content])]
-    return (
-        content,
-        "stop",
-        [
-            {
-                "type": "url_citation",
-                "url_citation": {
-                    "start_index": 0,
-                    "end_index": len(content),
-                    "title": result["title"],
-                    "url": result["url"],
-                },
-            }
-            for result in results_of(cited)
-        ],
-    )
-
-
-def usage_of(answered: Answered) -> Json:
-    """Tokens: what the model read (prompt and observations) and what it wrote."""
-    trajectory = answered.trajectory
+        raise HTTPException(500 if trajectory.turns else 400, str(trajectory.error))
     read = len(trajectory.prompt) + sum(len(turn.observation) for turn in trajectory.turns)
     wrote = sum(len(turn.tokens or ()) for turn in trajectory.turns)
-    return {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
+    usage = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
+    if (content := trajectory.answer) is None:
+        limit = f"the model has written as many tokens as the request allows, max_tokens = {wrote}"
+        why = limit if wrote == asked.max_tokens else why_no_answer(trajectory, protocol)
+        return Ending(f"There is no answer: {why}.", "length", [], results_of(documents), usage)
+    cited = [document for document in documents if answer_in([document.contents], [content])]
+    place = {"start_index": 0, "end_index": len(content)}
+    annotations = [
+        {"type": "url_citation", "url_citation": place | {"title": result["title"], "url": result["url"]}}
+        for result in results_of(cited)
+    ]
+    return Ending(content, "stop", annotations, results_of(documents), usage)
 
 
 _ERRORS = {
