@@ -62,7 +62,7 @@ def test_the_base_is_vanilla_unless_named() -> None:
     assert base_name({}, known) == base_name({"base_loss_mode": None}, known) == "vanilla"
     assert base_name({"base_loss_mode": "gspo"}, known) == "gspo"
     for name, said in (
-        ("gsp", "mean 'gspo'"),
+        ("gsp", "mean gspo"),
         ("xyz", "registered are gspo, v"),
         ("holdfast_lld", "cannot be stacked"),
     ):

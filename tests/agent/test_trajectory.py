@@ -305,7 +305,7 @@ def test_an_outage_is_no_wrong_answer(status):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"fromat": 1.0}, "did you mean 'format'"),
+        ({"fromat": 1.0}, "did you mean format"),
         ({"bleu!": 1.0}, f"the parts are {', '.join(PARTS)}"),
         ({"em": float("nan")}, "finite"),
         ({"em": 1.1e15}, r"weight em = 11\d+\.0; a weight must be a finite number, at most"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from holdfast.adapters.host_losses import CountedMean
 from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION, LOSSES
-from holdfast.base.errors import ConfigError
+from holdfast.base.errors import ConfigError, nearest_name
 from holdfast.hosts.host import COEF
 from holdfast.losses import action_ids_from_mask
 from holdfast.losses._tensors import upcast
@@ -34,8 +33,7 @@ def base_name(settings: Any, registered: Iterable[str]) -> str:
             f"verl's: {', '.join(known)}"
         )
     if base not in known:
-        near = difflib.get_close_matches(base, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"registered are {', '.join(known)}"
+        hint = nearest_name(base, known, f"registered are {', '.join(known)}")
         raise ConfigError(f"policy_loss.base_loss_mode = {base!r} is not a registered policy loss; {hint}")
     return base
 

@@ -9,14 +9,13 @@ the golden answers and returns a number.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
 from holdfast.agent.trajectory import Answer, Invalid, Trajectory, Turn
-from holdfast.base.errors import ConfigError
+from holdfast.base.errors import ConfigError, nearest_name
 from holdfast.base.importing import import_named, running
 from holdfast.base.scoring import exact_match, f1, in_passages
 from holdfast.base.section import MAX_NUMBER
@@ -79,8 +78,7 @@ def part(name: str) -> Part:
         return PARTS[name]
     if ":" in name:
         return _imported(name)
-    near = difflib.get_close_matches(name, PARTS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(PARTS)}, or module:function"
+    hint = nearest_name(name, PARTS, f"the parts are {', '.join(PARTS)}, or module:function")
     raise ConfigError(f"reward part {name!r} does not exist; {hint}")
 
 

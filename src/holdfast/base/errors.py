@@ -7,6 +7,7 @@ traceback.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 
@@ -97,3 +98,10 @@ def raise_all(title: str, problems: Iterable[str], *, where: str = "") -> None:
         raise ConfigError(prefix + sentences[0])
     if sentences:
         raise ConfigError("\n  ".join([prefix + title, *sentences]))
+
+
+def nearest_name(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """`did you mean x?` of the known name that is most like this one; else `otherwise`, or all that are known."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else otherwise or f"there are {', '.join(names)}"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from holdfast.base.errors import nearest_name
 from holdfast.base.section import (
     Refused,
     Root,
@@ -85,9 +86,7 @@ def explain_call(errors: Iterable[Any], section: Root) -> str:
         if not key:  # an error of several values together
             sentences += map(_message, same)
         elif same[0]["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(key, section.model_fields, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(section.model_fields)}"
-            sentences.append(f"{call}: there is no such argument; {hint}")
+            sentences.append(f"{call}: there is no such argument; {nearest_name(key, section.model_fields)}")
         elif same[0]["type"] == "missing":
             sentences.append(f"{section.__name__}() needs {key}: it has no default")
         else:

@@ -11,7 +11,6 @@ module is light, because the command line checks names here.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from typing import Any
 from holdfast.agent.protocol import R1, SearchProtocol, bare_question, bare_question_with_passages, passage_lines
 from holdfast.agent.scheduler import ToolCall
 from holdfast.agent.searching import SEARCH
-from holdfast.base.errors import ConfigError
+from holdfast.base.errors import ConfigError, nearest_name
 from holdfast.base.thoughts import after_thought
 from holdfast.model.sampler.policy import StopReason
 from holdfast.retrieval.types import Hit
@@ -383,7 +382,5 @@ METHODS: dict[str, Method] = {
 def method_named(name: str) -> Method:
     """Raises `ConfigError` for an unknown name."""
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the methods are {', '.join(METHODS)}"
-        raise ConfigError(f"--method {name}: there is no such method; {hint}")
+        raise ConfigError(f"--method {name}: there is no such method; {nearest_name(name, METHODS)}")
     return METHODS[name]

@@ -7,7 +7,6 @@ whole. An unknown key is an error that names the nearest match. `dump(config)` i
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from pydantic import ValidationError
 
 from holdfast.agent.tools import PRESETS
 from holdfast.base import section
-from holdfast.base.errors import CheckpointError, ConfigError, raise_all
+from holdfast.base.errors import CheckpointError, ConfigError, nearest_name, raise_all
 from holdfast.base.importing import search_in
 from holdfast.base.refusals import explain
 from holdfast.base.run_folder import CONFIG, is_run
@@ -49,8 +48,7 @@ def find_recipe(recipe: str) -> Path:
         return known[recipe]
     if path.suffix == ".toml" and path.stem in known and path.parent.name in ("", "recipes"):
         return known[path.stem]  # `recipes/flaky.toml`, typed outside a checkout
-    near = difflib.get_close_matches(path.stem, known, n=1)
-    remedy = f"did you mean {near[0]}?" if near else f"give the path of a TOML file, or one of {', '.join(known)}"
+    remedy = nearest_name(path.stem, known, f"give the path of a TOML file, or one of {', '.join(known)}")
     raise ConfigError(f"there is no recipe {recipe!r}; {remedy}", hint="holdfast recipe list")
 
 

@@ -369,7 +369,7 @@ def test_log_probs_and_the_routing_of_the_last_turn_are_passed_on(make_worker: C
 
 
 REFUSED = {
-    "misspelt": ({"max_turn": 3}, "holdfast_search has no argument 'max_turn'; did you mean 'max_turns'?"),
+    "misspelt": ({"max_turn": 3}, "holdfast_search has no argument 'max_turn'; did you mean max_turns?"),
     "no retriever": ({"retriever": None}, "needs the address of a retriever; add `retriever: http://HOST:PORT/"),
     "bad address": ({"retriever": "localhost"}, "'localhost' is not the address of a retriever"),
     "preset": ({"preset": "r2"}, "presets are clean, search-r1, sapo, r1, tools"),

@@ -20,7 +20,6 @@ still counts in its group's mean.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import inspect
 import logging
 import time
@@ -39,7 +38,7 @@ from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.agent.trajectory import Search, Status, Trajectory
-from holdfast.base.errors import ConfigError, RetrievalError
+from holdfast.base.errors import ConfigError, RetrievalError, nearest_name
 from holdfast.base.retries import PATIENCE
 from holdfast.model.sampler.policy import Completion
 from holdfast.model.text.chat_template import ChatTemplate, plain_prompt
@@ -341,9 +340,7 @@ def _refuse_unknown(others: Mapping[str, Any]) -> None:
     ours = [n for n, p in inspect.signature(SearchAgentLoop.__init__).parameters.items() if p.kind is p.KEYWORD_ONLY]
     for key in others:
         if key not in hosts:
-            near = difflib.get_close_matches(key, ours, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(ours)}"
-            raise ConfigError(f"holdfast_search has no argument {key!r}; {hint}")
+            raise ConfigError(f"holdfast_search has no argument {key!r}; {nearest_name(key, ours)}")
 
 
 def _count_failure(trajectory: Trajectory) -> None:

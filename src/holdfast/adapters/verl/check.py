@@ -6,7 +6,6 @@ rollout batch is used for, and how `response_mask` is changed before the loss.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ from holdfast.adapters.verl.plugin import HoldfastPolicyLossConfig, plan
 from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION, PENALTY_FIELDS
 from holdfast.adapters.verl_losses import LOSSES as LOSSES
 from holdfast.adapters.verl_term import stale_and_uncorrected
-from holdfast.base.errors import ConfigError
+from holdfast.base.errors import ConfigError, nearest_name
 from holdfast.hosts.advice import WITHOUT
 from holdfast.hosts.verl import ACTOR, AGENT, CONFIGS, CORRECTION, LOSS_CONFIG
 from holdfast.methods.penalties import Penalty
@@ -133,8 +132,7 @@ def _unknown_setting(told: str) -> str | None:
         return f"{_LOSS}.{name}: this is a setting of holdfast's class. Set {_LOSS}._target_={LOSS_CONFIG}"
     if name == "penalty_gate":
         return f"{_LOSS}.{name}: loss_mode has the gate: holdfast_llds (action), holdfast_llds_response, holdfast_lld"
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PENALTY_FIELDS)}"
+    hint = nearest_name(name, names, f"there are {', '.join(PENALTY_FIELDS)}")
     return f"{_LOSS}.{name}: there is no such setting; {hint}"
 
 
