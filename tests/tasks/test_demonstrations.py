@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from holdfast.agent.protocol import CLEAN, parse_action
 from holdfast.agent.trajectory import Answer, Search
 from holdfast.base.scoring import in_passages
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
-from holdfast.tasks.demonstrate import CUT_OFF, NOT_FOUND, YES_OR_NO, Demonstrations, demonstrate
+from holdfast.tasks.demonstrate import CUT_OFF, NOT_FOUND, YES_OR_NO, Demonstrations, answer_in, demonstrate
 from holdfast.tasks.demonstrations import read_demonstrations, write_demonstrations
 from holdfast.tasks.questions import Example
 
@@ -33,6 +35,37 @@ def over(passages: Sequence[str]) -> BM25Retriever:
 
 def made(*examples: Example, seed: int = 0, max_turns: int = 4) -> Demonstrations:
     return demonstrate(examples, over(PASSAGES), replace(CLEAN, topk=1, max_turns=max_turns), seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("passage", "answer", "found"),
+    [
+        ("The Lake of Orsa.", "lake of orsa", True),
+        ("The lake of Moravia.", "Mora", False),
+        ("“Mora” was opened.", "Mora", True),
+        ("石桥由工程师王小明设计，于1896年建成。", "王小明", True),
+        ("石桥由工程师王小明设计，于1896年建成。", "1896年", True),
+        ("于11896年建成。", "1896年", False),
+        ("ทะเลสาบโมราลึกมาก", "โมรา", True),
+        ("다리는 왕소명으로부터 1896년에 완공되었다.", "왕소명", True),
+        ("다리는 왕소명으로부터 1896년에 완공되었다.", "1896년", True),
+        ("1896에 Mora는 완공되었다.", "Mora", True),
+        ("신왕소명가 설계하였다.", "왕소명", False),
+        ("강원도에 있다.", "강", False),
+    ],
+)
+def test_an_answer_stands_in_a_passage_as_a_word_of_its_script(passage: str, answer: str, found: bool) -> None:
+    assert (answer_in([passage], [answer]) == answer) is found
+
+
+def test_questions_in_other_scripts_become_demonstrations() -> None:
+    passages = (
+        "埃斯比\n埃斯比的石桥由工程师王小明设计，于1896年建成。",
+        "에스비\n에스비의 다리는 기술자 왕소명가 설계하였다.",
+    )
+    questions = example("埃斯比的石桥是谁设计的？", "王小明"), example("에스비의 다리는 누가 설계했습니까?", "왕소명")
+    demonstrations = demonstrate(questions, over(passages), replace(CLEAN, topk=1))
+    assert len(demonstrations.rows) == 2 and not demonstrations.left_out
 
 
 CAPITAL = example("What is the capital of Norway?", "Kristiania", "Oslo")

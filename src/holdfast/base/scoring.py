@@ -33,6 +33,8 @@ UNSPACED = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
 )
 """Characters of scripts that put no blanks between words, for the inside of a set of a regular expression."""
+HANGUL = "\uac00-\ud7a3"
+"""Korean syllables, in the same way. A word has its particles behind it, without a blank."""
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SPACE_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation + "‘’´", " "))
 _UNSPACED = re.compile(f"[{UNSPACED}]")

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from holdfast.base.errors import DataError
 from holdfast.base.importing import optional
 from holdfast.base.progress import Progress
-from holdfast.base.scoring import UNSPACED
+from holdfast.base.scoring import HANGUL, UNSPACED
 from holdfast.retrieval.building import new_index, read_passages, start_stage
 from holdfast.retrieval.corpus import Reading, files_seen
 from holdfast.retrieval.storage import write_array, write_documents, write_manifest
@@ -41,12 +41,11 @@ _CHUNK = 10_000
 _PAIRS_AT_ONCE = 1 << 21
 """(word, passage) pairs sorted at a time: two million, some 120 MB. More are no faster."""
 
-_HANGUL = "\uac00-\ud7a3"
 _SHORT = 3
 """Syllables of a Korean word that may be a noun of one with a particle: `강에서`, "in the river"."""
 _WORD = re.compile(r"\w+")
-_PAIRED = re.compile(f"[{UNSPACED}{_HANGUL}]")
-_RUN = re.compile(rf"[{UNSPACED}]+|([{_HANGUL}]+)|[^\W{UNSPACED}{_HANGUL}]+")
+_PAIRED = re.compile(f"[{UNSPACED}{HANGUL}]")
+_RUN = re.compile(rf"[{UNSPACED}]+|([{HANGUL}]+)|[^\W{UNSPACED}{HANGUL}]+")
 
 
 def words_of(text: str) -> list[str]:

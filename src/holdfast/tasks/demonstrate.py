@@ -17,7 +17,7 @@ from holdfast.agent.observations import allot
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.searching import search_patiently
 from holdfast.base.errors import DataError
-from holdfast.base.scoring import normalize_answer
+from holdfast.base.scoring import HANGUL, UNSPACED, normalize_answer
 from holdfast.retrieval.types import Retriever
 from holdfast.tasks.demonstrations import Text, Turn, turn_text
 from holdfast.tasks.questions import Example
@@ -158,6 +158,28 @@ def _shown(passages: Sequence[str], protocol: SearchProtocol) -> list[str]:
 
 
 def answer_in(passages: Sequence[str], golds: Sequence[str]) -> str | None:
-    """The first golden answer that is in the passages, as whole words."""
-    text = f" {normalize_answer(' '.join(passages))} "
-    return next((gold for gold in golds if f" {normalize_answer(gold)} " in text), None)
+    """The first golden answer that is in the passages, as whole words. Where a script has no blanks between words, any
+    place will do, and a Korean word may have particles behind it.
+
+    >>> answer_in(["The lake of Moravia."], ["Mora"]), answer_in(["그것은 에스비의 다리이다."], ["에스비"])
+    (None, '에스비')
+    """
+    text = normalize_answer(" ".join(passages))
+    return next((gold for gold in golds if _has(text, normalize_answer(gold))), None)
+
+
+_LETTER, _NO_LETTER = rf"[^\W{UNSPACED}]", rf"(?![^\W{UNSPACED}{HANGUL}])"
+_PARTICLES = 4
+"""Syllables, at most, such as 으로부터. One syllable without them is too short to tell from the beginning of a word."""
+
+
+def _has(text: str, answer: str) -> bool:
+    if answer not in text or not answer:
+        return False
+    begins = "" if re.match(f"[{UNSPACED}]", answer) else f"(?<!{_LETTER})"
+    ends = _NO_LETTER
+    if re.match(f"[{UNSPACED}]", answer[-1]):
+        ends = ""
+    elif re.match(f"[{HANGUL}]", answer[-1]):
+        ends = rf"(?=[{HANGUL}]{{0,{_PARTICLES if len(answer) > 1 else 0}}}(?!{_LETTER}))"
+    return re.search(begins + re.escape(answer) + ends, text) is not None
