@@ -97,3 +97,36 @@ def test_of_two_names_of_the_reward_the_one_that_few_rows_have_is_a_sample(tmp_p
     rows = [{"step": i, "total_reward": r} | ({"reward": 1.0} if i % 5 == 0 else {}) for i, r in NUMBERED]
     log = log_of(tmp_path, "\n".join(map(json.dumps, rows)), "log.jsonl")
     assert log.series["reward/mean"].values.tolist() == REWARDS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Epoch 1 | Batch {i} | Reward: {r} | Acc: 50.00% ({c}/16)",
+        "Rollout {i} | mean reward {r} | solved {c}/16",
+        "Episode {i}: reward {r}, solved {c}/16, length 120",
+        "Update {i}: reward {r} [{c}/16 correct]",
+        "Epoch {i} ({i}%|█| {i}/99 [00:01<00:02]) step {i} reward {r} ({c}/16)",
+    ],
+)
+def test_a_count_behind_the_reward_is_one_of_answers(tmp_path: Path, line: str) -> None:
+    lines = [line.format(i=i, r=r, c=int(16 * r)) for i, r in NUMBERED]
+    assert rewards_of(tmp_path, lines) == NUMBERED
+
+
+def test_statistics_have_the_name_of_what_they_are_of(tmp_path: Path) -> None:
+    lines = [f"step {i} length: mean=120 max=200; reward: mean={r} std=0.25 min=0 max=1" for i, r in NUMBERED]
+    log = log_of(tmp_path, "\n".join(lines))
+    assert log.series["reward/mean"].values.tolist() == REWARDS and log.series["reward/std"].values[0] == 0.25
+    assert log.series["rollout/length"].values[0] == 120
+
+
+@pytest.mark.parametrize("line", ["步骤 {i}/60：平均奖励 {r}，损失 0.5", "第 {i} 步 | 奖励: {r} | 损失: 0.5"])
+def test_words_in_chinese(tmp_path: Path, line: str) -> None:
+    assert rewards_of(tmp_path, [line.format(i=i, r=r) for i, r in NUMBERED]) == NUMBERED
+
+
+def test_a_log_of_scores_alone_is_read_by_them(tmp_path: Path) -> None:
+    assert rewards_of(tmp_path, [f"iteration {i} | mean return {r} | entropy 0.5" for i, r in NUMBERED]) == NUMBERED
+    acc = log_of(tmp_path, "\n".join(f"step {i} | acc {r} | kl 0.5" for i, r in NUMBERED))
+    assert "reward/mean" not in acc.series and acc.series["acc"].values.tolist() == REWARDS

@@ -30,6 +30,13 @@ _WHOLE = re.compile(
 """A line, or a part between commas, that says one thing: `• Mean length: 117.1 ± 12`."""
 _FACTS = re.compile(r"(?:[^\w=:+.-]*[A-Za-z][\w./-]*\s*[:=]\s*" + _DIGITS + r"%?(?![\w.:]))+\W*", re.IGNORECASE)
 _PART = re.compile(r"(?:^|[\]:|]\s*)([A-Za-z]+(?: [A-Za-z]+)*) - (?=(?:mean|avg|average|min|max)\b)", re.IGNORECASE)
+_GROUP = re.compile(
+    r"(?<![\w/])([A-Za-z][\w/]*)\s*:\s*((?:(?:mean|avg|average|min|max|std|median)\s*[=:]\s*"
+    + _DIGITS
+    + r"(?:[ ,;/]+|(?=\W|$)))+)",
+    re.IGNORECASE,
+)
+"""The statistics of one thing: `reward: mean=0.5 std=0.1`."""
 _OF_PART = ("mean", "avg", "average", "min", "max", "std")
 _LIST = re.compile(r"(?<=[:=])\s*\[([^\[\]]*)\]")
 _CALL = re.compile(r"\b[A-Z]\w*\((?=\w+=)|\[(?=['\"][\w.+@/-]+=)")
@@ -46,10 +53,30 @@ _REWARD = re.compile(r"(?:train(?:ing)?_)?(?:(?:mean|avg|average)_)?rewards?(?:_
 _WORD = re.compile(r"(?<![\w/.])[A-Za-z]+(?![\w/.])")
 
 
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What a line says that makes it a row."""
+
+    within: tuple[str, ...]
+    """Parts of a line without which it says nothing of this; quicker than the pattern on the many lines that do not."""
+    name: re.Pattern[str]
+
+    def is_in(self, line: str) -> bool:
+        """Whether a line may say it."""
+        low = line.lower()
+        return any(part in low for part in self.within)
+
+
+LEARNT = Core(("loss", "rew"), CORE)
+SCORED = Core(
+    ("score", "return", "success", "acc"), re.compile(r"score|return|success|acc(?:uracy)?(?![a-z])", re.IGNORECASE)
+)
+"""What tells of learning where a log says neither a loss nor a reward."""
+
+
 def says_core(line: str) -> bool:
-    """Whether a line says something of a loss or a reward; quicker than `CORE` on the many lines that do not."""
-    low = line.lower()
-    return "loss" in low or "rew" in low
+    """Whether a line says something of a loss or a reward."""
+    return LEARNT.is_in(line)
 
 
 @dataclass(slots=True)
@@ -62,7 +89,7 @@ class Facts:
     """Names under which the line has two numbers. The second is kept as `name_2`."""
 
 
-def row_in(line: str) -> tuple[int, Facts] | None:
+def row_in(line: str, core: Core = LEARNT) -> tuple[int, Facts] | None:
     """The step and the facts of a line that has a step and a loss or a reward; None for any other line.
 
     >>> step, facts = row_in("INFO step=12 | Loss: 0.5, mean reward = 0.25")
@@ -71,7 +98,7 @@ def row_in(line: str) -> tuple[int, Facts] | None:
     >>> row_in("Epoch:[2/3](5/100), Reward: 1.5")[0], row_in("Step 3 | rewards=['0.5', '1.0']")[1].numbers
     (105, {'reward': 0.75})
     """
-    step = step_in(line) if len(line) <= LINE and says_core(line) else None
+    step = step_in(line) if len(line) <= LINE and core.is_in(line) else None
     if step is None:
         return None
     facts = facts_in(line)
@@ -79,7 +106,7 @@ def row_in(line: str) -> tuple[int, Facts] | None:
         facts.numbers["epoch"] = float(epoch[1])  # which shows that steps start again
     if is_of_evaluation(line):
         facts.numbers = below_eval(facts.numbers)
-    return (step, facts) if any(map(CORE.search, facts.numbers)) else None
+    return (step, facts) if any(map(core.name.search, facts.numbers)) else None
 
 
 def facts_in(line: str) -> Facts:
@@ -88,6 +115,8 @@ def facts_in(line: str) -> Facts:
         line = line[: call.start()]
     if "[" in line:
         line = _LIST.sub(_mean_of, line)
+    if "mean" in line or "avg" in line:
+        line = _GROUP.sub(lambda found: _WORD.sub(rf"{found[1]}_\g<0>", found[2]), line)
     row: dict[str, float] = {}
     means: dict[str, float] = {}
     twice = []
@@ -151,8 +180,8 @@ def step_in(line: str) -> int | None:
         return int(named[1])
     epoch = _EPOCH.search(line)
     count = _count_in(line, epoch)
-    if count is None:
-        last = _COUNTER.search(line) or epoch
+    last = _COUNTER.search(line) or epoch
+    if count is None or (last is not None and _is_of_answers(line, count)):
         return int(last[1]) if last else None
     before = int(epoch[1]) - bool(epoch[2]) if epoch else 0  # `Epoch 0`, but `epoch [1/3]`
     return before * int(count[2]) + int(count[1])
@@ -163,6 +192,12 @@ def _count_in(line: str, epoch: re.Match[str] | None) -> re.Match[str] | None:
     return None if count is None or int(count[1]) > int(count[2]) else count
 
 
+def _is_of_answers(line: str, count: re.Match[str]) -> bool:
+    """Whether a count stands behind a loss or a reward: `reward 0.5, correct 8/16`."""
+    said = CORE.search(line)
+    return said is not None and said.start() < count.start() and not BAR.match(line, count.start())
+
+
 def has_epoch_alone(line: str) -> bool:
     """Whether a line with a step has that of its epoch and no finer one.
 
@@ -170,7 +205,8 @@ def has_epoch_alone(line: str) -> bool:
     (True, False)
     """
     epoch = None if _STEP.search(line) or _COUNTER.search(line) else _EPOCH.search(line)
-    return epoch is not None and _count_in(line, epoch) is None
+    count = _count_in(line, epoch)
+    return epoch is not None and (count is None or _is_of_answers(line, count))
 
 
 def _pairs(line: str) -> Iterator[tuple[str, float]]:

@@ -25,7 +25,7 @@ from holdfast.diagnose.readers.jsonl import LINES, STATE, STATE_FILE
 from holdfast.diagnose.readers.mlflow_files import MLFLOW
 from holdfast.diagnose.readers.notebook import NOTEBOOK
 from holdfast.diagnose.readers.objects import ARRAY, COLUMNS, OBJECTS
-from holdfast.diagnose.readers.prints import COUNTED, PRINTS
+from holdfast.diagnose.readers.prints import COUNTED, PRINTS, SCORES
 from holdfast.diagnose.readers.reader import LogFile, Reader
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS, has_rollouts
 from holdfast.diagnose.readers.swanlab_file import SWANLAB
@@ -48,7 +48,7 @@ READABLE = (
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
 """The trackers' own files."""
 
-CONSOLES: tuple[Reader[str], ...] = (DICTS, PRINTS, COUNTED, SUMMARY, CONSOLE)
+CONSOLES: tuple[Reader[str], ...] = (DICTS, PRINTS, COUNTED, SCORES, SUMMARY, CONSOLE)
 """What a trainer or a script prints."""
 
 READERS: tuple[Reader[str], ...] = (NOTEBOOK, STATE, ARRAY, COLUMNS, LINES, OBJECTS, CSV, TABLE, *CONSOLES)

@@ -7,15 +7,19 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 
 from holdfast.diagnose.readers.axes import counter_in
+from holdfast.diagnose.readers.chinese import in_english
 from holdfast.diagnose.readers.columns import Columns
 from holdfast.diagnose.readers.console import SEARCHED, has_step
 from holdfast.diagnose.readers.facts import (
-    CORE,
+    LEARNT,
     LINE,
+    SCORED,
+    Core,
     below_eval,
     fact_in,
     facts_in,
@@ -56,10 +60,10 @@ Print = tuple[int, Row, bool]
 """A step, the numbers of its line by name, and whether the step is that of an epoch alone."""
 
 
-def _heading(line: str) -> str:
+def _heading(line: str, core: Core) -> str:
     """A line that begins with a step and says nothing of a loss or a reward; "" for any other line."""
     low = line[:LINE].lower()
-    if len(line) > LINE or says_core(line) or not any(word in low for word in _PLACED):
+    if len(line) > LINE or core.is_in(line) or not any(word in low for word in _PLACED):
         return ""
     heading = _HEADING.match(plain(line))
     return heading[1] if heading and step_in(heading[1]) is not None else ""
@@ -74,6 +78,7 @@ def _form(heading: str) -> str:
 class _Places:
     """Where a log says its steps."""
 
+    core: Core = LEARNT
     headings: frozenset[str] = frozenset()
     """The forms of headings that give lines their step; none where lines have steps of their own."""
     before: bool = False
@@ -82,9 +87,10 @@ class _Places:
     """Whether most rows have a finer step than their epoch. A line with the epoch alone then sums up others."""
 
 
-def _places(lines_for: Callable[[], Lines]) -> _Places:
-    own = [row for _, row in islice(_rows(lines_for(), _Places()), _FIRST)]
-    places = _Places() if _rise([step for step, _, _ in own]) else _Places(_headings(lines_for()))
+def _places(lines_for: Callable[[], Lines], core: Core) -> _Places:
+    own = [row for _, row in islice(_rows(lines_for(), _Places(core)), _FIRST)]
+    rise = _rise([step for step, _, _ in own])
+    places = _Places(core, frozenset() if rise else _headings(lines_for(), core))
     rows = own if not places.headings else [row for _, row in islice(_rows(lines_for(), places), _FIRST)]
     return replace(
         places,
@@ -99,11 +105,15 @@ def _rise(steps: list[int]) -> bool:
     return len(steps) >= _FEW and falls <= _FALLS * len(steps) and 2 * len(set(steps)) >= len(steps)
 
 
-def _headings(numbered: Lines) -> frozenset[str]:
+def _headings(numbered: Lines, core: Core) -> frozenset[str]:
     """The forms of headings that come again and again. Prose may begin with a step too."""
-    count = Counter(_form(heading) for _, line in numbered if (heading := _heading(line)))
+    count = Counter(_form(heading) for _, line in _english(numbered) if (heading := _heading(line, core)))
     most = max(count.values(), default=0)
     return frozenset(form for form in count if count[form] >= max(_FEW, most / 10))
+
+
+def _english(numbered: Lines) -> Lines:
+    return ((number, in_english(line)) for number, line in numbered)
 
 
 def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Iterator[tuple[int, Print]]:
@@ -111,9 +121,9 @@ def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Itera
     the last heading."""
     begun: int | None = None
     named = evaluated = False
-    for number, line in numbered:
-        if not says_core(line):
-            heading = _heading(line) if places.headings else ""
+    for number, line in _english(numbered):
+        if not places.core.is_in(line):
+            heading = _heading(line, places.core) if places.headings else ""
             if heading and _form(heading) in places.headings:
                 begun, named, evaluated = step_in(heading), names_step(heading), is_of_evaluation(heading)
             elif begun is not None and (fact := fact_in(plain(line))):
@@ -122,7 +132,7 @@ def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Itera
         for part in plain(line).split("\r"):
             if begun is not None and named and not names_step(part):  # a count in it is of something else
                 found = None
-            elif (found := row_in(part)) is not None:
+            elif (found := row_in(part, places.core)) is not None:
                 by_epoch = has_epoch_alone(part)
                 if by_epoch and places.finer:
                     if tally is not None:
@@ -139,12 +149,12 @@ def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Itera
                 yield number, (found[0], found[1].numbers, by_epoch)
             if found is None and begun is not None and len(part) <= LINE:
                 facts = facts_in(part).numbers
-                if any(map(CORE.search, facts)):
+                if any(map(places.core.name.search, facts)):
                     yield number, (begun, below_eval(facts) if evaluated else facts, False)
 
 
-def _read_lines(lines_for: Callable[[Tally], Lines], name: str, tally: Tally) -> Raw | None:
-    places = _places(lambda: lines_for(Tally(tally.path)))
+def _read_lines(core: Core, lines_for: Callable[[Tally], Lines], name: str, tally: Tally) -> Raw | None:
+    places = _places(lambda: lines_for(Tally(tally.path)), core)
     first = [row for _, (_, row, _) in islice(_rows(lines_for(Tally(tally.path)), places), _FIRST)]
     host = next(filter(None, map(_host_of_labels, first)), None)
     columns = Columns(tally, null_is_nan=True)
@@ -164,23 +174,29 @@ def _host_of_labels(row: Row) -> Host | None:
     return next((host for host in HOSTS.values() if not host.own_labels.isdisjoint(row)), None)
 
 
-def _has_rows(path: Path) -> bool:
-    """Whether a loss or a reward is printed at several steps, and no line of verl's."""
+def _has_rows(path: Path, core: Core, fewest: int) -> bool:
+    """Whether a loss or a reward is printed at so many steps, and no line of verl's."""
 
     def first() -> Lines:
         return islice(lines(path, Tally(path)), SEARCHED)
 
     steps: dict[str, set[int]] = {}
-    for _, (step, row, _) in islice(_rows(first(), _places(first)), _FIRST):
-        for name in filter(CORE.search, row):
+    for _, (step, row, _) in islice(_rows(first(), _places(first, core)), _FIRST):
+        for name in filter(core.name.search, row):
             steps.setdefault(name, set()).add(step)
-    return any(len(at) >= _FEW for at in steps.values()) and not has_step(path)
+    return any(len(at) >= fewest for at in steps.values()) and not has_step(path)
 
 
 PRINTS = Reader(
-    recognises=lambda path, start: _has_rows(path),
-    read=lambda file, tally: read_runs(file, tally, _read_lines),
+    recognises=lambda path, start: _has_rows(path, LEARNT, _FEW),
+    read=lambda file, tally: read_runs(file, tally, partial(_read_lines, LEARNT)),
     lacks="has no line with a step and a reward",
+    suffixes=(".log", ".log.gz", ".out", ".txt"),
+)
+SCORES = Reader(
+    recognises=lambda path, start: _has_rows(path, SCORED, _FEWEST),
+    read=lambda file, tally: read_runs(file, tally, partial(_read_lines, SCORED)),
+    lacks="has no line with a step and a score",
     suffixes=(".log", ".log.gz", ".out", ".txt"),
 )
 
@@ -189,7 +205,7 @@ PRINTS = Reader(
 
 
 def _said(numbered: Lines) -> Iterator[tuple[int, Row]]:
-    for number, line in numbered:
+    for number, line in _english(numbered):
         if len(line) <= LINE and (says_core(line) or says_only_facts(line)):
             yield number, facts_in(plain(line)).numbers
 
