@@ -47,7 +47,7 @@ API = {
 }
 
 API_FOLDER = "reference/api/"
-MADE = {"reference/settings.md": "settings", "reference/cli.md": "commands"}
+MADE = {"reference/settings.md": "settings", "reference/cli.md": "commands", "reference/names.md": "names"}
 """Page of the site -> the module beside this one whose `page()` makes it from the code."""
 
 FENCE = re.compile(r"^(`{3,}|~{3,}).*?^\1[^\n]*$", re.M | re.S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 from holdfast.adapters.launch.plan import launch_of
@@ -13,7 +12,7 @@ from holdfast.diagnose.diagnose import logged_by
 from holdfast.diagnose.log.glossary import METRICS
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.remedies import Remedy
-from holdfast.hosts import HOSTS, UNKNOWN, advice, words
+from holdfast.hosts import HOSTS, advice, words
 from holdfast.hosts.ours import OURS
 from holdfast.methods.registry import METHODS, Method, series
 from holdfast.recipe import load
@@ -165,23 +164,6 @@ def glossary() -> str:
     return "".join(["| metric | meaning |\n|---|---|\n", *rows])
 
 
-# ---- logs.md
-
-
-def names_of(host: str) -> str:
-    """Which series of a host are read, and which look alike and are not: without what the host it is built on has."""
-    known, base = HOSTS[host], HOSTS.get(HOSTS[host].kin, UNKNOWN)
-    rows = ["| its name | ours |", "|---|---|"]
-    for name in known.series + known.more:
-        if name not in base.series + base.more:
-            ours = f"`{name.ours}`" + (f" = {name.change}" if name.change != "x" else "")
-            rows.append(f"| `{name.host}` | {ours}{f' ({name.differs})' if name.differs else ''} |")
-    if known.left_alone and known.left_alone != base.left_alone:
-        rows += ["", "These look alike and keep their names:", "", "| name | what it is |", "|---|---|"]
-        rows += [f"| `{name}` | {why} |" for name, why in known.left_alone.items()]
-    return "\n".join(rows) + "\n"
-
-
 # ---- hosts.md
 
 
@@ -201,7 +183,6 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "methods.md": {"methods": methods},
     "metrics.md": {"glossary": glossary},
-    "logs.md": {host: partial(names_of, host) for host in HOSTS if HOSTS[host].series},
     "hosts.md": {"tested": tested},
     "advice.md": {"advice": lambda: "\n".join([*advice.table(), ""])},
 }

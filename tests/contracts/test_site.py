@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from holdfast.hosts import HOSTS
 from holdfast.recipe import setting_names
 from holdfast_research.__main__ import program
 
@@ -61,7 +62,13 @@ def test_every_setting_is_on_its_page() -> None:
     assert set(settings.USEFUL) <= names
 
 
-@pytest.mark.parametrize("name", ["codes.md", "hosts.md", "logs.md", "methods.md", "metrics.md"])
+def test_every_name_that_is_read_is_on_its_page() -> None:
+    text = site_module("names").page()
+    read = {name.host for host in HOSTS.values() for name in host.series + host.more}
+    assert len(read) > 100 and not [name for name in read if f"| `{name}` |" not in text]
+
+
+@pytest.mark.parametrize("name", ["codes.md", "hosts.md", "methods.md", "metrics.md"])
 def test_what_is_made_from_code_is_on_its_page(name: str) -> None:
     text = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
     assert site_module("made").page(name) == text, f"{name} is behind the code: run `make docs`"
