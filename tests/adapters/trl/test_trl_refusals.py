@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +22,14 @@ from transformers import Trainer
 from holdfast.adapters.trl import LLDS, NLL, SAPO, mask, notices, trainer, unsloth, with_penalties
 from holdfast.adapters.trl.notices import RewardWatch
 from holdfast.adapters.trl.penalty_mixin import PenaltyMixin
-from holdfast.base.errors import ConfigError, ModelError
+from holdfast.adapters.trl_environment import search_environment
+from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
+from holdfast.agent.protocol import CLEAN
+from holdfast.agent.tools import NATIVE
+from holdfast.base.errors import ConfigError, DataError, ModelError
 from holdfast.methods.penalties import Penalty
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.types import Document
 
 from .conftest import CHECKPOINTING
 
@@ -225,3 +232,28 @@ def test_a_loss_that_shows_no_log_probs_is_refused(make_trainer: Any) -> None:
 
     with pytest.raises(ConfigError, match="without passing on the log-probs"):
         make_trainer(with_penalties(Kernel, LLDS())).train()
+
+
+TOOLS = replace(NATIVE, tools=("search",))
+RETRIEVER = BM25Retriever.build([Document("d", "Mora\nA lake.")])
+
+
+@pytest.mark.parametrize(("made", "says"), [
+    (lambda: SearchRollouts("http://127.0.0.1:8000"), "has no search and no in_process.* pass HTTPRetriever"),
+    (lambda: SearchRollouts(None), "retriever = None has no search"),
+    (lambda: SearchRollouts(RETRIEVER, "clean"), "protocol = 'clean': pass a SearchProtocol, such as CLEAN"),
+    (lambda: search_environment(RETRIEVER, None, CLEAN), "pass a ToolProtocol, such as NATIVE"),
+    (lambda: search_environment(None, None, TOOLS), "retriever = None has no search"),
+    (lambda: reward_functions(["em"]), "give each part its weight, as in {'em': 1.0}"),
+    (lambda: reward_functions()[0][0](golden_answers=[["x"]]), "Pass rollout_func=SearchRollouts"),
+    (lambda: reward_functions()[0][0](trajectory=[None]), "needs the column `golden_answers`"),
+    (lambda: question_dataset("questions.jsonl"), "'q' is not a question of holdfast.*columns `prompt`"),
+    (lambda: question_dataset([{"question": "?"}]), "is not a question of holdfast"),
+])  # fmt: skip
+def test_a_slip_in_the_search_agent_is_a_sentence(made: Any, says: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=says):
+        made()
+
+
+def test_tools_without_search_need_no_retriever() -> None:
+    assert SearchRollouts(None, replace(NATIVE, tools=("math:gcd",))).retriever.search(["x"], 3) == [[]]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_type_hints
 
 from holdfast.adapters.tool_session import ToolSession, first_message, rollout_of
-from holdfast.adapters.trl.search import dataset_of, reward_functions
+from holdfast.adapters.trl.search import check_agent, dataset_of, reward_functions
 from holdfast.agent import mcp
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.rewards import EM
@@ -35,8 +35,10 @@ def search_environment(
     """The `environment_factory` for the tools of `protocol`; without `search` it needs no retriever. A result has at
     most `max_observation_tokens` of the protocol, a rollout TRL's `max_completion_length`.
 
-    Raises `ConfigError` for functions that a model cannot be told of, or whose names TRL keeps for itself.
+    Raises `ConfigError` for `search` without a retriever, and for functions that a model cannot be told of, or whose
+    names TRL keeps for itself.
     """
+    check_agent(retriever, protocol, ToolProtocol, needs=("search",))
     if served := [name for name in protocol.tools if name.startswith(mcp.PREFIX)]:
         raise ConfigError(
             f"TRL's own loop describes Python functions to the model, not the tools of {served[0]!r}. Train with "
@@ -47,7 +49,7 @@ def search_environment(
         raise ConfigError(f"TRL does not offer a tool with the name {hidden[0]!r} to the model; rename the function")
 
     def search(query: str) -> Sequence[Hit]:
-        assert retriever is not None, "search_environment needs a retriever for `search`"
+        assert retriever is not None  # `search` is offered
         (hits,) = retriever.search([query], protocol.topk)
         return hits
 

@@ -88,7 +88,7 @@ class Schedule:
             left = self.prompts - self.batches * self.batch_prompts
             said += f". The training set of {self.prompts:,} prompts has {self.batches:,} batches an epoch"
             said += f" (left over: {left:,})" * (left > 0)
-        said += f". In all {self.steps:,} optimizer steps"
+        said += f". In all {self.steps:,} optimizer step{'s' * (self.steps != 1)}"
         if penalty is None:
             return said
         if penalty.acts_without_drift:

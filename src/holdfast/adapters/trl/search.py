@@ -41,7 +41,7 @@ from holdfast.base.retries import PATIENCE, Retries
 from holdfast.model.sampler.hf import HFPolicy
 from holdfast.model.sampler.policy import Policy, rollout_seed
 from holdfast.model.text.chat_template import ChatTemplate
-from holdfast.retrieval.types import Retriever
+from holdfast.retrieval.types import NoPassages, Retriever
 from holdfast.tasks.questions import Example
 
 __all__ = ["SearchRollouts", "question_dataset", "reward_functions"]
@@ -56,6 +56,11 @@ def question_dataset(examples: Sequence[Example]) -> Any:
 
 def dataset_of(examples: Sequence[Example], prompt: Callable[[str], Any]) -> Any:
     """As `question_dataset`, with what `prompt` makes of the question."""
+    for odd in (e for e in examples if not isinstance(e, Example)):
+        raise DataError(
+            f"{odd!r} is not a question of holdfast, an Example of holdfast.tasks.questions. If the rows are your own, "
+            "make a Dataset of them with the columns `prompt` (the question) and `golden_answers` (a list of texts)"
+        )
     return optional("datasets", "trl").Dataset.from_list(
         [{"prompt": prompt(e.question), "golden_answers": list(e.golden_answers), "example_id": e.id} for e in examples]
     )
@@ -69,13 +74,28 @@ def reward_functions(weights: Mapping[str, float] = EM) -> tuple[list[Callable[.
     `holdfast/reward/em`, `holdfast/rollout/searches` and so on. What the rollouts do not hold is left out, such as
     `sampler/mask_mass` with vLLM.
     """
+    if not isinstance(weights, Mapping):
+        raise ConfigError(f"reward_functions({weights!r}): give each part its weight, as in {{'em': 1.0}}")
     check_weights(weights)
     nonzero = {name: weight for name, weight in weights.items() if weight}
 
     def function(name: str, reports: bool) -> Callable[..., list[float | None]]:
         def reward(
-            trajectory: Sequence[Trajectory], golden_answers: Sequence[Sequence[str]], **more: Any
+            trajectory: Sequence[Trajectory] | None = None,
+            golden_answers: Sequence[Sequence[str]] | None = None,
+            **more: Any,
         ) -> list[float | None]:
+            if trajectory is None:
+                raise ConfigError(
+                    f"the reward function {name!r} scores the rollouts of SearchRollouts, but these are not its own. "
+                    "Pass rollout_func=SearchRollouts(retriever, protocol), or with environment_factory use the "
+                    "functions of environment_rewards"
+                )
+            if golden_answers is None:
+                raise DataError(
+                    f"the reward function {name!r} needs the column `golden_answers` of the data set, a list of texts "
+                    "for each question. question_dataset makes it"
+                )
             scored = [score_trajectory(t, golds, nonzero) for t, golds in zip(trajectory, golden_answers, strict=True)]
             if reports:
                 metrics = rollout_metrics(_groups(scored, more.get("example_id")))
@@ -98,11 +118,32 @@ def _groups(trajectories: Sequence[Trajectory], ids: Sequence[str] | None) -> li
     return [Group(name, tuple(t for _, t in members)) for name, members in rows]
 
 
+def check_agent(
+    retriever: Any,
+    protocol: Any,
+    kind: type[SearchProtocol] = SearchProtocol,
+    needs: tuple[str, ...] = ("search", "in_process"),
+) -> None:
+    """Raise `ConfigError` for a protocol that is not of this kind, and for a retriever that lacks what it needs."""
+    if not isinstance(protocol, kind):
+        raise ConfigError(
+            f"protocol = {protocol!r}: pass a {kind.__name__}, such as "
+            + ("CLEAN of holdfast.agent.protocol" if kind is SearchProtocol else "NATIVE of holdfast.agent.tools")
+        )
+    if retriever is None and not protocol.searches:
+        return
+    if missing := [name for name in needs if not hasattr(retriever, name)]:
+        raise ConfigError(
+            f"retriever = {retriever!r} has no {' and no '.join(missing)}, as holdfast.retrieval.types.Retriever asks. "
+            "For the address of a server pass HTTPRetriever(address) of holdfast.retrieval.client"
+        )
+
+
 class SearchRollouts:
     """`rollout_func` of a search agent: `(prompts, trainer) -> dict` of token ids, masks and trajectories.
 
     Args:
-        retriever: answers the searches; anything with `search(queries, k)`.
+        retriever: answers the searches; see `holdfast.retrieval.types.Retriever`. None for tools without `search`.
         protocol: tags, prompt and limits; `holdfast.agent.tools.NATIVE` for tool calls. A prompt of the data set is a
             question; the protocol's prompt goes around it. `GRPOConfig.max_completion_length` is a limit as well, on
             the tokens after the prompt; see `completion_limit`.
@@ -116,7 +157,7 @@ class SearchRollouts:
     The dict holds what TRL requires, and `env_mask` (1 on sampled tokens), `action_ids`, `answer_mask`, `searches`
     and `trajectory`. A failed rollout has an all-zero mask: nothing is learned from it.
 
-    Raises, when called:
+    Raises `ConfigError` for a retriever or a protocol that is none, and when called:
         ConfigError: with tags, `mask_truncated_completions`, which would treat every rollout as truncated; without
             vLLM, min_p, a sampler set in `generation_kwargs`, or weights that stay in shards while they sample; a chat
             template that lacks the tools of the protocol.
@@ -126,7 +167,7 @@ class SearchRollouts:
 
     def __init__(
         self,
-        retriever: Retriever,
+        retriever: Retriever | None,
         protocol: SearchProtocol = CLEAN,
         *,
         chat_template: str | Path = "auto",
@@ -135,7 +176,9 @@ class SearchRollouts:
         eval_retriever: Retriever | None = None,
         search_failure_rate: float = 0.0,
     ) -> None:
-        self.retriever, self.eval_retriever = retriever, eval_retriever or retriever
+        check_agent(retriever, protocol)
+        self.retriever: Retriever = NoPassages() if retriever is None else retriever
+        self.eval_retriever = self.retriever if eval_retriever is None else eval_retriever
         self.protocol = replace(protocol, template=ChatTemplate(chat_template))
         self.seed, self.max_failed = seed, max_failed
         self.search_failure_rate = search_failure_rate
