@@ -130,3 +130,14 @@ def test_a_log_of_scores_alone_is_read_by_them(tmp_path: Path) -> None:
     assert rewards_of(tmp_path, [f"iteration {i} | mean return {r} | entropy 0.5" for i, r in NUMBERED]) == NUMBERED
     acc = log_of(tmp_path, "\n".join(f"step {i} | acc {r} | kl 0.5" for i, r in NUMBERED))
     assert "reward/mean" not in acc.series and acc.series["acc"].values.tolist() == REWARDS
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Step {i} - Average Reward: {r}", "Step {i} - Sample: reward 1.0 for 'Oslo'"],
+        ["Step {i}", "Prompt: What is 3+4? Reward 0.0", "mean_reward: {r}", "Reward 1.0"],
+    ],
+)
+def test_the_reward_of_one_completion_beside_a_mean_is_not_the_reward(tmp_path: Path, lines: list[str]) -> None:
+    assert rewards_of(tmp_path, [line.format(i=i, r=r) for i, r in NUMBERED for line in lines]) == NUMBERED

@@ -50,6 +50,7 @@ BAR = re.compile(r"%\|[^|]*\|\s*(\d{1,9})/(\d{1,9})\s*\[")
 _COUNT = re.compile(r"(?:^|[\s\[(,])(\d{1,9})/(\d{1,9})(?=[\])\s|:,]|$)")
 _COUNTS = re.compile(r"(?:^|[ _])(?:step|iteration|iter|epoch|ep|update|batch|round|rollout)s?$")
 _REWARD = re.compile(r"(?:train(?:ing)?_)?(?:(?:mean|avg|average)_)?rewards?(?:_(?:mean|avg|average))?")
+_MEAN = re.compile(r"mean|avg|average")
 _WORD = re.compile(r"(?<![\w/.])[A-Za-z]+(?![\w/.])")
 
 
@@ -87,6 +88,8 @@ class Facts:
     """By name; those of a mean reward by `reward`, and those of an evaluation below `eval/`."""
     twice: tuple[str, ...] = ()
     """Names under which the line has two numbers. The second is kept as `name_2`."""
+    of_mean: bool = False
+    """Whether its reward is said to be a mean."""
 
 
 def row_in(line: str, core: Core = LEARNT) -> tuple[int, Facts] | None:
@@ -135,7 +138,7 @@ def facts_in(line: str) -> Facts:
         into[name] = number
     if means:
         row["reward"] = means["reward"] if "reward" in means else next(iter(means.values()))
-    return Facts(row, tuple(twice))
+    return Facts(row, tuple(twice), bool(means) and all(map(_MEAN.search, means)))
 
 
 def is_of_evaluation(line: str) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice, pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.diagnose.readers.axes import counter_in
 from holdfast.diagnose.readers.chinese import in_english
@@ -56,8 +57,17 @@ _FALLS = 0.05
 _DIGIT, _WORD = re.compile(r"\d"), re.compile(r"[a-z]+")
 
 Row = Mapping[str, float]
-Print = tuple[int, Row, bool]
-"""A step, the numbers of its line by name, and whether the step is that of an epoch alone."""
+
+
+class Print(NamedTuple):
+    """What a line says."""
+
+    step: int
+    numbers: Row
+    by_epoch: bool = False
+    """Whether the step is that of an epoch alone."""
+    of_mean: bool = False
+    """Whether its reward is said to be a mean."""
 
 
 def _heading(line: str, core: Core) -> str:
@@ -89,13 +99,13 @@ class _Places:
 
 def _places(lines_for: Callable[[], Lines], core: Core) -> _Places:
     own = [row for _, row in islice(_rows(lines_for(), _Places(core)), _FIRST)]
-    rise = _rise([step for step, _, _ in own])
+    rise = _rise([row.step for row in own])
     places = _Places(core, frozenset() if rise else _headings(lines_for(), core))
     rows = own if not places.headings else [row for _, row in islice(_rows(lines_for(), places), _FIRST)]
     return replace(
         places,
-        before=not any(like_a_reward(row) for _, row, _ in rows),
-        finer=2 * sum(by_epoch for _, _, by_epoch in rows) < len(rows),
+        before=not any(like_a_reward(row.numbers) for row in rows),
+        finer=2 * sum(row.by_epoch for row in rows) < len(rows),
     )
 
 
@@ -127,7 +137,7 @@ def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Itera
             if heading and _form(heading) in places.headings:
                 begun, named, evaluated = step_in(heading), names_step(heading), is_of_evaluation(heading)
             elif begun is not None and (fact := fact_in(plain(line))):
-                yield number, (begun, below_eval(fact) if evaluated else fact, False)
+                yield number, Print(begun, below_eval(fact) if evaluated else fact)
             continue
         for part in plain(line).split("\r"):
             if begun is not None and named and not names_step(part):  # a count in it is of something else
@@ -146,21 +156,32 @@ def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Itera
                         "one is read as `…_2`",
                         number,
                     )
-                yield number, (found[0], found[1].numbers, by_epoch)
+                yield number, Print(found[0], found[1].numbers, by_epoch, found[1].of_mean)
             if found is None and begun is not None and len(part) <= LINE:
-                facts = facts_in(part).numbers
-                if any(map(places.core.name.search, facts)):
-                    yield number, (begun, below_eval(facts) if evaluated else facts, False)
+                facts = facts_in(part)
+                if any(map(places.core.name.search, facts.numbers)):
+                    numbers = below_eval(facts.numbers) if evaluated else facts.numbers
+                    yield number, Print(begun, numbers, of_mean=facts.of_mean)
 
 
 def _read_lines(core: Core, lines_for: Callable[[Tally], Lines], name: str, tally: Tally) -> Raw | None:
     places = _places(lambda: lines_for(Tally(tally.path)), core)
-    first = [row for _, (_, row, _) in islice(_rows(lines_for(Tally(tally.path)), places), _FIRST)]
-    host = next(filter(None, map(_host_of_labels, first)), None)
+    first = [row for _, row in islice(_rows(lines_for(Tally(tally.path)), places), _FIRST)]
+    host = next(filter(None, (_host_of_labels(row.numbers) for row in first)), None)
+    named = {} if host is None else host.labels
     columns = Columns(tally, null_is_nan=True)
-    for number, (step, row, _) in _rows(lines_for(tally), places, tally):
-        columns.add(number, step, row if host is None else {host.labels.get(name, name): row[name] for name in row})
+    one_shown = _shows_one(first)
+    for number, row in _rows(lines_for(tally), places, tally):
+        shown = {"reward": "reward_shown"} if one_shown and not row.of_mean else {}
+        names = {**named, **shown}
+        columns.add(number, row.step, {names.get(name, name): row.numbers[name] for name in row.numbers})
     return _raw(columns, name, host)
+
+
+def _shows_one(rows: list[Print]) -> bool:
+    """Whether lines say a mean reward, and other lines the reward of one completion that is shown beside it."""
+    of_mean = [row.of_mean for row in rows if "reward" in row.numbers and not row.by_epoch]
+    return 3 * sum(of_mean) >= len(of_mean) > sum(of_mean)
 
 
 def _raw(columns: Columns, name: str, host: Host | None = None) -> Raw:
@@ -181,9 +202,9 @@ def _has_rows(path: Path, core: Core, fewest: int) -> bool:
         return islice(lines(path, Tally(path)), SEARCHED)
 
     steps: dict[str, set[int]] = {}
-    for _, (step, row, _) in islice(_rows(first(), _places(first, core)), _FIRST):
-        for name in filter(core.name.search, row):
-            steps.setdefault(name, set()).add(step)
+    for _, row in islice(_rows(first(), _places(first, core)), _FIRST):
+        for name in filter(core.name.search, row.numbers):
+            steps.setdefault(name, set()).add(row.step)
     return any(len(at) >= fewest for at in steps.values()) and not has_step(path)
 
 
