@@ -14,24 +14,31 @@ from holdfast.cli.main import app
 from holdfast.recipe import Config, dump
 from holdfast.train.listener import Listener
 from holdfast.train.prepare import Prepared
-from holdfast.train.summary import Sample, Summary
+from holdfast.train.summary import Sample, SampleTurn, Summary
 
 SAMPLES = (
     Sample(
         question="Who is the mentor of Mira Tolvan?",
         golden_answers=("Kelan Orso",),
         turns=(
-            (
-                "<think> her mentor </think><search> Mira Tolvan mentor </search>",
+            SampleTurn(
+                [("thinks", "her mentor"), ("searches", "Mira Tolvan mentor")],
                 "\n\n<information>Doc 1(Title: Mira Tolvan) Mira Tolvan has teacher Kelan Orso.\n"
                 "Doc 2(Title: [bold] Zed) Zed has rival Bo.</information>\n\n",
+                False,
             ),
-            ("<answer> Kelan Orso </answer>", ""),
+            SampleTurn([("answers", "Kelan Orso")], "", False),
         ),
         answer="Kelan Orso",
         reward=1.0,
     ),
-    Sample(question="Who?", golden_answers=("A",), turns=(("hm", ""),), answer=None, reward=0.0),
+    Sample(
+        question="Who?",
+        golden_answers=("A",),
+        turns=(SampleTurn([("says", "hm")], "", False),),
+        answer=None,
+        reward=0.0,
+    ),
 )
 
 

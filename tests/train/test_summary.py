@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
+
 import numpy as np
 import pytest
 
-from holdfast.agent.trajectory import Answer, Search, Trajectory, Turn
+from holdfast.agent.protocol import CLEAN
+from holdfast.agent.tools import NATIVE
+from holdfast.agent.trajectory import Answer, Call, Search, ToolResult, Trajectory, Turn
 from holdfast.tasks.questions import Example
 from holdfast.train.evaluate import EvaluationSums, intervals_of
-from holdfast.train.summary import samples_of, verdict_of
+from holdfast.train.summary import read_sample, samples_of, verdict_of
 
 BEFORE = {"em": 0.2, "em_greedy": 0.4}
 
@@ -147,6 +152,24 @@ def test_samples_are_different_episodes(right: str, wrong: str, shown: str) -> N
         Example(source="s", split="test", index=ord(name), question=f"{name}?", golden_answers=(name,))
         for name in right + wrong
     ]
-    samples = samples_of(episodes, questions)
+    samples = samples_of(episodes, questions, CLEAN)
     assert "".join(s.answer or "" for s in samples) == shown
     assert all(s.question == f"{s.answer}?" and s.reward == (s.answer in right) for s in samples)
+
+
+def test_a_sample_of_tool_calls_says_what_was_called_and_what_came_back() -> None:
+    """And is the same after results.json."""
+    returned = ToolResult("12", failed=False, seconds=0.0)
+    call = Turn(
+        tokens=(1,), logprobs=(0.0,), action=Call("times", '{"a": 3}'), text='I look. <call>{"name": "times"}</call>',
+        observation_text="12", result=returned,
+    )  # fmt: skip
+    answer = Turn(tokens=(1,), logprobs=(0.0,), action=Answer("12"), text="12")
+    rollout = replace(episode("a", 1, True), turns=(call, answer))
+    asked = Example(source="s", split="test", index=ord("a"), question="?", golden_answers=("12",))
+    (sample,) = samples_of([rollout], [asked], NATIVE)
+    assert sample.turns == (
+        ([("says", "I look."), ("calls", 'times {"a": 3}')], "12", True),
+        ([("answers", "12")], "", False),
+    )
+    assert read_sample(json.loads(json.dumps(asdict(sample)))) == sample

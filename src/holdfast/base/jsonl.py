@@ -149,9 +149,8 @@ class Judge:
         first = "\n  ".join(map(str, self._first))
         count = "none" if not self.good else f"only {self.good}"
         rows = f"the first {total:,}" if self._bad == _MAX_BAD and not self.good else total
-        raise DataError(
-            f"{self._path}: {count} of {rows} rows can be used as a {self._what}. The first that cannot:\n  {first}"
-        )
+        can = "files can be read" if self._first[0].line is None else f"rows can be used as a {self._what}"
+        raise DataError(f"{self._path}: {count} of {rows} {can}. The first that cannot:\n  {first}")
 
 
 def text_field(row: Mapping[str, Any], field: str, *, way: str = "") -> str:

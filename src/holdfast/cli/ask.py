@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.agent.turn_parts import why_no_answer
+from holdfast.agent.trajectory import Call
+from holdfast.agent.turn_parts import parts_of_turn, why_no_answer
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import is_run
 from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, TrustCode, complete_run, find_run, in_runs, newest_run
@@ -142,11 +143,10 @@ def answer(
     """
 
     def show(_task: Any, turn: Turn) -> None:
-        native = agent.protocol.schemas is not None
-        action = turn.action if native else None
-        show_turn(console, turn.text, agent.protocol, action=action)
+        show_turn(console, parts_of_turn(turn, agent.protocol))
         if turn.observation_text:
-            show_observation(console, turn.observation_text, agent.protocol, action=action)
+            returned = isinstance(turn.action, Call)
+            show_observation(console, turn.observation_text, agent.protocol, is_result=returned)
         console.file.flush()
 
     if echo:

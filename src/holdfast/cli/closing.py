@@ -47,10 +47,10 @@ def show_sample(sample: Sample, console: Console) -> None:
     """Print a rollout, with a correct answer in green and an incorrect one in red."""
     correct = exact_match(sample.answer, sample.golden_answers) == 1.0
     show_line(console, "question", sample.question)
-    for text, observation in sample.turns:
-        show_turn(console, text, answer_style="bold green" if correct else "bold red")
-        if observation.strip():
-            show_observation(console, observation)
+    for turn in sample.turns:
+        show_turn(console, turn.parts, answer_style="bold green" if correct else "bold red")
+        if turn.observation.strip():
+            show_observation(console, turn.observation, is_result=turn.is_result)
     expected = " or ".join(sample.golden_answers)
     if correct:
         show_line(console, "expected", f"{expected} ✓", style="green")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.text import Text
 
 from holdfast.agent.protocol import CLEAN, SearchProtocol
-from holdfast.agent.trajectory import Action, Call
-from holdfast.agent.turn_parts import parts_of, parts_of_message
 
 STYLES = {
     "question": "bold",
@@ -46,26 +45,19 @@ def show_line(console: Console, kind: str, *texts: str, style: str | None = None
         console.print(line, soft_wrap=True)
 
 
-def show_turn(
-    console: Console,
-    text: str,
-    protocol: SearchProtocol = CLEAN,
-    *,
-    action: Action | None = None,
-    answer_style: str | None = None,
-) -> None:
-    """Print a turn of the model. `action`: what a turn of tool calls does, which has no tags."""
-    for kind, part in parts_of(text, protocol) if action is None else parts_of_message(text, action):
+def show_turn(console: Console, parts: Iterable[tuple[str, str]], *, answer_style: str | None = None) -> None:
+    """Print a turn of the model, in the parts of `parts_of_turn`."""
+    for kind, part in parts:
         show_line(console, kind, part, style=answer_style if kind == "answers" else None)
 
 
 def show_observation(
-    console: Console, observation: str, protocol: SearchProtocol = CLEAN, *, action: Action | None = None
+    console: Console, observation: str, protocol: SearchProtocol = CLEAN, *, is_result: bool = False
 ) -> None:
-    """Print the observation of a turn: its passages, shortened, what a function returned, or the feedback to an invalid
-    turn. `action`: as in `show_turn`."""
+    """Print the observation of a turn: its passages, shortened, what a function returned (`is_result`), or the feedback
+    to an invalid turn."""
     text = observation.strip()
-    if isinstance(action, Call):
+    if is_result:
         show_line(console, "returns", _shortened(text))
         return
     opened, closed = protocol.information_tags

@@ -84,7 +84,7 @@ def joined(examples: Sequence[Example]) -> str | None:
 
     >>> texts = ("Mira|M. Tolvan", "Orsa|Lake Orsa", "Lomme")
     >>> joined([Example(source="s", split="dev", index=1, question="?", golden_answers=(text,)) for text in texts])
-    "2 of 3 questions have one golden answer with '|' in it ('Mira|M. Tolvan', …); write several answers as a list"
+    "2 of 3 questions have one golden answer with '|' in it ('Mira|M. Tolvan', …); write a list, or columns answer 1, …"
     """
     golds = [example.golden_answers for example in examples]
     for mark in _MARKS:
@@ -92,7 +92,7 @@ def joined(examples: Sequence[Example]) -> str | None:
         if 2 * len(found) > len(golds):
             return (
                 f"{len(found):,} of {len(golds):,} questions have one golden answer with {mark!r} in it ({found[0]!r}, "
-                "…); write several answers as a list"
+                "…); write a list, or columns answer 1, …"
             )
     return None
 

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast.agent.trajectory import Trajectory
+from holdfast.agent.protocol import SearchProtocol
+from holdfast.agent.trajectory import Call, Trajectory
+from holdfast.agent.turn_parts import parts_of_turn
 from holdfast.base.environment import versions
 from holdfast.base.errors import DataError
 from holdfast.base.files import write_whole
@@ -20,14 +22,23 @@ from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.tasks.questions import Example
 
 
+class SampleTurn(NamedTuple):
+    """A turn, and what came back."""
+
+    parts: Sequence[tuple[str, str]]
+    """As `parts_of_turn` gives them."""
+    observation: str
+    is_result: bool
+    """Whether a function or a server returned the observation."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """A rollout for people to read."""
 
     question: str
     golden_answers: tuple[str, ...]
-    turns: tuple[tuple[str, str], ...]
-    """(text of the turn, text of the observation) pairs."""
+    turns: tuple[SampleTurn, ...]
     answer: str | None
     reward: float
 
@@ -77,11 +88,13 @@ def read_summary(run_dir: Path) -> Summary | None:
 
 def read_sample(values: Mapping[str, Any]) -> Sample:
     """A sample from its JSON."""
-    lists = {"turns": tuple(map(tuple, values["turns"])), "golden_answers": tuple(values["golden_answers"])}
-    return Sample(**{**values, **lists})
+    turns = tuple(SampleTurn([(kind, text) for kind, text in parts], *rest) for parts, *rest in values["turns"])
+    return Sample(**{**values, "turns": turns, "golden_answers": tuple(values["golden_answers"])})
 
 
-def samples_of(trajectories: Sequence[Trajectory], questions: Sequence[Example]) -> tuple[Sample, ...]:
+def samples_of(
+    trajectories: Sequence[Trajectory], questions: Sequence[Example], protocol: SearchProtocol
+) -> tuple[Sample, ...]:
     """At most three rollouts to read: the longest correct one, one of middle length, and an incorrect one."""
     by_id = {example.id: example for example in questions}
     taken = [t for t in trajectories if t.turns]
@@ -93,7 +106,10 @@ def samples_of(trajectories: Sequence[Trajectory], questions: Sequence[Example])
         Sample(
             question=by_id[t.example_id].question,
             golden_answers=by_id[t.example_id].golden_answers,
-            turns=tuple((turn.text, turn.observation_text) for turn in t.turns),
+            turns=tuple(
+                SampleTurn(parts_of_turn(turn, protocol), turn.observation_text, isinstance(turn.action, Call))
+                for turn in t.turns
+            ),
             answer=t.answer,
             reward=t.reward or 0.0,
         )
