@@ -11,9 +11,8 @@ from holdfast.base.tested import TESTED
 from holdfast.diagnose.diagnose import logged_by
 from holdfast.diagnose.log.glossary import METRICS
 from holdfast.diagnose.rules import RULES
-from holdfast.diagnose.rules.remedies import Remedy
-from holdfast.hosts import HOSTS, advice, words
-from holdfast.hosts.ours import OURS
+from holdfast.diagnose.rules.remedies import OUR_BUG, Remedy
+from holdfast.hosts import HOSTS, advice
 from holdfast.methods.registry import METHODS, Method, series
 from holdfast.recipe import load
 
@@ -101,7 +100,8 @@ def section(code: str) -> str:
     change = rule.remedy["unknown"] if first == code else f"As for [{first}](#{_anchor(first)})."
     lines += [f"* **Needs** {needs}.", f"* **Change.** {change}"]
     if first == code:
-        lines += [f"* **In {name}.** {own}" for name, host in NAMES.items() if (own := only_for(rule.remedy, host))]
+        own = {name: only_for(rule.remedy, host) for name, host in NAMES.items()}
+        lines += [f"* **In {name}.** {said}" for name, said in own.items() if said and said != OUR_BUG]
     lines += [f"* **Limitations.** {rule.limitations}", ""]
     return "\n".join(lines)
 
@@ -112,23 +112,9 @@ SETTINGS = re.compile(r" \((?:`[^`]+`(?:, )?)+\)")
 
 
 def only_for(remedy: Remedy, host: str) -> str:
-    """The sentences of a remedy that only one host has: others differ by the names of settings, which a table has."""
+    """The sentences of a remedy that only one host has; others differ by names of settings, which `--explain` has."""
     common = remedy["unknown"]
     return " ".join(said for said in SENTENCE.split(remedy[host]) if SETTINGS.sub("", said) not in common)
-
-
-def settings_by_trainer() -> str:
-    """What each host calls the settings that remedies name."""
-    rows = ["| in these texts | " + " | ".join(NAMES) + " |", "|---|" + "---|" * len(NAMES)]
-    for phrase in filter(is_advised, OURS.words):
-        found = [", ".join(f"`{name}`" for name in words(host, phrase)) or "–" for host in NAMES.values()]
-        rows.append(f"| {phrase} | {' | '.join(found)} |")
-    return "\n".join(rows) + "\n"
-
-
-def is_advised(phrase: str) -> bool:
-    """Whether the remedy of a rule names a setting by a phrase."""
-    return any(f"{phrase} (`" in rule.remedy[host] for rule in RULES.values() for host in NAMES.values())
 
 
 # ---- methods.md and metrics.md
@@ -178,7 +164,6 @@ def tested() -> str:
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "codes.md": {
         "table": decidable,
-        "words": settings_by_trainer,
         "codes": lambda: "\n".join(map(section, RULES)),
     },
     "methods.md": {"methods": methods},

@@ -30,7 +30,7 @@ NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-OF_VERL = re.compile(r"^\* \*\*In verl\.[^\n]*|<!-- words: made .*?<!-- end of words -->", re.M | re.S)
+OF_VERL = re.compile(r"^\* \*\*In verl\..*$", re.M)
 """Where codes.md has verl's settings, some of which begin like ours."""
 SECTIONS = set(Config.model_fields)
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.is_file())
