@@ -137,7 +137,8 @@ def _write(
         soft_wrap=True,
     )
     for why, left in fit.made.left_out.items():
-        console.print(f"  left out: {len(left):,} questions whose answer {why}: {' · '.join(left[:3])}", soft_wrap=True)
+        count = f"{len(left):,} question{'s' * (len(left) > 1)}"
+        console.print(f"  left out: {count} whose answer {why}: {' · '.join(left[:3])}", soft_wrap=True)
     prepared = prepare(load(recipe))
     for note in prepared.notes:
         console.print(f"note: {note}.", soft_wrap=True)

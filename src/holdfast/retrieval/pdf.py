@@ -141,7 +141,7 @@ def _read(data: bytes) -> list[Any] | str:
         for page in map(document.__getitem__, range(len(document))):
             drawn.append(_fragments(page))
             page.close()
-        title = _plain(document.get_metadata_value("Title"))
+        named = _plain(document.get_metadata_value("Title"))
     except PdfiumError as error:
         if drawn:
             return f"is damaged at page {len(drawn) + 1}; get it again, or print its other pages to a new PDF"
@@ -150,7 +150,7 @@ def _read(data: bytes) -> list[Any] | str:
     pages = [merged(in_reading_order(page)) for page in without_running_heads(drawn)]
     words = (cell.text for page in pages for line in page for cell in line)
     compounds = {word.casefold() for text in words for word in _COMPOUND.findall(text)}
-    title = own_title(title, drawn)
+    title = own_title(named, drawn)
     joined = joined_across([paragraphs(page, compounds, body) for page in pages], compounds)
     return [title, with_text_below([[part for part in page if not _repeats(part, title)] for page in joined])]
 
