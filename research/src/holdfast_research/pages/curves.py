@@ -105,7 +105,7 @@ def missing(results: Mapping[str, Any]) -> Iterator[str]:
     for arm, seeds in lacking.items():
         by_seeds.setdefault(", ".join(seeds), []).append(arm)
     if none := [*none, *results["left_out"]]:
-        yield f"Arms: {'; '.join(none)}."
+        yield f"Arms: {'; '.join(none)}." if len(none) < 10 else f"{len(none)} more arms of the experiment's file."
     for these, arms in by_seeds.items():
         yield f"Seeds {these}: {'; '.join(arms) if len(arms) < 4 else f'{len(arms)} arms, which the table shows'}."
 
