@@ -73,7 +73,7 @@ def import_named(path: str) -> Any:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # the module's own code runs
         line = failing_line(error)
-        remedy = "Mend that line" if line else "Install it, put it beside the recipe, or set run.code to its folder"
+        remedy = "Fix that line" if line else "Install it, put it beside the recipe, or set run.code to its folder"
         raise ConfigError(
             f"{path!r}: the module {module_name} cannot be imported ({type(error).__name__}: {error}){line}. {remedy}"
         ) from error
