@@ -1,6 +1,6 @@
 """Do the tests notice? Break one line in a copy of the source at a time, and run the tests that should fail.
 
-python tools/mutants.py [losses agent …] takes some 15 minutes on one core for all 39, or breaks those of some rooms.
+python tools/mutants.py [losses agent …] takes some 15 minutes on one core for all 42, or breaks those of some rooms.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ agent/batch.py: [not t.status.is_failure for t in trajectories] => [True for t i
 diagnose/rules/grp001.py: (smooth <= MIXED_NOW) & (highest(smooth) <= MIXED_EVER) => (smooth <= MIXED_NOW)
 diagnose/rules/lld003.py: (now > ACCELERATION_TIMES * before) => (now > before)
 diagnose/rules/grd001.py: ABOVE_LARGEST_TIMES * delayed( => 0 * delayed(
+# diagnose/test_verdict.py
+diagnose/log/collapse.py: + EXCLUDED_ERRORS * course.error <= clear_rise(curve) => <= clear_rise(curve)
+diagnose/verdict.py: (may_be_flat(curve, course) and explained) => may_be_flat(curve, course)
+diagnose/rules/rwd001.py: return AT_ONCE in hit.evidence => return False
 # retrieval/test_bm25.py retrieval/test_client.py
 retrieval/bm25.py: scores[hits] >= _kth => scores[hits] > _kth
 retrieval/client.py: asked=min(answer.retry_after, self._timeout) => asked=0.0
