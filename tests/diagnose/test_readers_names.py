@@ -32,9 +32,10 @@ def logged(host: str) -> set[str]:
     return {name for row in rows for name in row}
 
 
-NOT_LOGGED = {  # what needs tools or a critic, which the logs of the fixtures had none of
+NOT_LOGGED = {  # what needs tools, a critic or another trainer, which the logs of the fixtures had none of
     "trl": {
         *("tools/call_frequency", "tools/failure_frequency", "rewards/<function>/mean"),
+        *("objective/rlhf_reward", "objective/kl"),
         *("sampling/sampling_logp_difference/mean", "sampling/importance_sampling_ratio/mean"),
     },
     "verl": {
@@ -197,6 +198,14 @@ def test_the_deviation_of_groups_and_of_the_batch(logged: dict[str, tuple[float,
 )
 def test_the_host_by_its_names(names: list[str], host: str) -> None:
     assert host_of(names) == host
+
+
+def test_the_score_of_ppo_is_the_reward_whatever_its_kl_penalty_takes_from_it(tmp_path: Path) -> None:
+    same = {"objective/scores": 0.5, "policy/entropy_avg": 0.5, "lr": 1e-6}
+    rows = [{"step": i, "objective/rlhf_reward": 0.5 - 0.1 * i, "objective/kl": 2.0 * i, **same} for i in range(8)]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    log = read_log(tmp_path / "log.jsonl")
+    assert log.host == "trl" and set(log.series["reward/mean"].values) == {0.5} and "kl/reference" not in log.series
 
 
 def test_an_event_file_is_named_after_its_folder_only_if_it_is_alone(tmp_path: Path) -> None:

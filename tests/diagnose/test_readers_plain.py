@@ -33,6 +33,7 @@ NUMBERED = list(enumerate(REWARDS, 1))
         "step {i} | loss: np.float64(0.5) | reward: np.float32({r})",
         "step {i} | {{'loss': 0.5, 'reward': {r}}}",
         'step {i} metrics: {{"loss": 0.5, "reward": {r}}}',
+        "step {i} | {{'loss': '0.5', 'reward': '{r}'}}",
         "step {i}：loss：0.5，reward：{r}",
         "step {i}/40 Tokens: 1,234,567 Loss: 0.5 MeanRew: {r}",
         "step {i}, Mean Reward: {r} ± 0.25, Policy Loss: 0.5",

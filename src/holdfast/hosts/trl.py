@@ -106,9 +106,15 @@ TRL = Host(
         "clip_ratio": "clip_ratio/region_mean",
         # as tables that people write leave out what stands before a name
         **{name: f"completions/{name}" for name in ("mean_length", "min_length", "max_length", "clipped_ratio")},
+        # of PPOTrainer and the earlier RLOOTrainer
+        "objective/scores": "reward",
+        "policy/entropy_avg": "entropy",
+        "policy/clipfrac_avg": "clip_ratio/region_mean",
     },
     left_alone={
         "loss": "the whole loss: with KL, entropy bonus and penalty",
+        "objective/rlhf_reward": "the score of PPOTrainer, minus its KL penalty",
+        "objective/kl": "summed over the tokens of a rollout",
         "rewards/<function>/mean": "a function called `em` or `f1` may measure something else",
     },
     prefixed=True,

@@ -14,6 +14,7 @@ from holdfast.diagnose.readers.text import COLOUR, without_process
 _CALLS = re.compile(r"(?<![\w.])(?:tensor|array|\w+(?:\.\w+)+)\(\[?([-+.\w]++)[^()]*\)")
 """A number of torch or numpy: `tensor(0.5, device='cuda:0')`, `np.float64(0.5)`."""
 _QUOTED = re.compile(r"(['\"])([A-Za-z][\w./@-]*)\1(?=\s*:)")
+_QUOTED_NUMBER = re.compile(r"(?<=[:=] )(['\"])([-+]?[\d.]+(?:e[-+]?\d+)?%?)\1", re.IGNORECASE)
 _THOUSANDS = re.compile(r"(?<=[=\s])[-+]?[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
 _WIDE = str.maketrans({"：": ": ", "，": ", ", "；": "; ", "（": " (", "）": ") ", "＝": "=", "％": "%", "　": " "})
 _WALLS = str.maketrans("│┃║¦", "||||")
@@ -36,7 +37,7 @@ def plain(line: str) -> str:
     if "(" in line and ("tensor(" in line or "array(" in line or "np." in line or "numpy." in line):
         line = _CALLS.sub(r"\1", line)
     if "': " in line or '":' in line:
-        line = _QUOTED.sub(r"\2", line)
+        line = _QUOTED_NUMBER.sub(r"\2", _QUOTED.sub(r"\2", line))
     if "," in line:
         line = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), line)
     return _without_walls(line) if line.lstrip().startswith("|") else line

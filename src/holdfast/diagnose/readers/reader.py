@@ -49,7 +49,7 @@ def _frame_of(rows: Sequence[Row]) -> Frame | None:
     names = {name for row in rows for name in row}
     if rows and all(map(_is_nested, rows)):
         inner = {name for row in rows for name in _unnested(row)}
-        return Frame("jsonl", trainer_of(inner), _nested, null_is_nan=True)
+        return Frame("jsonl", host_of(inner), _nested, null_is_nan=True)
     if 2 * sum("step" in row and isinstance(row.get("data"), dict) for row in rows) > len(rows):
         return Frame("verl", "verl", _data, null_is_nan=True)
     if SWIFT_STEP in names:
