@@ -101,7 +101,7 @@ class Evaluator:
         return EvaluationSums(
             before.questions + len(examples),
             {name: before.sums.get(name, 0) + value for name, value in new.items()},
-            before.samples or samples_of(sampled[:: self._samples], examples, self._agent.protocol),
+            before.samples or samples_of(sampled[:: self._samples], examples, self._sampled.protocol),
             (*before.answers, *answers_of(examples, sampled, greedy)),
         )
 
