@@ -79,8 +79,10 @@ def cpu_seconds() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("readers", nargs="*", choices=READERS, default=["ours"])
+    parser.add_argument("readers", nargs="*", default=["ours"], metavar="READER", help=", ".join(READERS))
     options = parser.parse_args()
+    if unknown := [name for name in options.readers if name not in READERS]:
+        parser.error(f"there is no reader {unknown[0]}; there are {', '.join(READERS)}")
     print(f"{'':24}" + "".join(f"{name:>22}" for name in options.readers))
     for path in sorted(options.folder.glob("*.pdf")):
         truth = path.with_suffix(".txt")
