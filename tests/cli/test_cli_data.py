@@ -89,7 +89,7 @@ def test_demonstrations_of_a_recipe_over_its_own_passages(data: Data, sample: Pa
     assert all(row["turns"][0]["observation"] for row in rows)
     everything = data("demonstrate", recipe, "--out", file).output
     assert "demonstrations of 33 questions, " in everything
-    assert "\nLeft out: " in everything and " whose answer is in no passage that was found: " in everything
+    assert "\nleft out: " in everything and " whose answer is in no passage that was found: " in everything
     data("demonstrate", recipe, "--out", file, "--train.stps", "5", code=2)
 
 
@@ -116,6 +116,6 @@ def test_demonstrations_by_a_script_and_from_rollouts(
 
     done = data("demonstrate", recipe, "--rollouts", "a.jsonl", "--out", "b.jsonl", "--most", 3)
     assert "b.jsonl: 3 demonstrations of 5 questions" in done.output
-    assert "Left out: 2 whose answer already occurs often enough: " in done.output
+    assert "left out: 2 questions whose answer already occurs often enough: " in done.output
     both = data("demonstrate", recipe, "--rollouts", "a.jsonl", "--script", "s:s", "--out", "c.jsonl", code=2)
     assert "--script and --rollouts cannot be combined" in both.stderr

@@ -181,9 +181,8 @@ def demonstrate(
     twice = sum(len(turns) > 2 for _, turns in made.rows)
     of = f"of {made.asked:,} questions, {twice:,} of them with a second search or call"
     out().print(f"{file}: {len(made.rows):,} demonstrations {of}", soft_wrap=True)
-    for why, questions in made.left_out.items():
-        some = " · ".join(questions[:3])
-        out().print(f"Left out: {len(questions):,} questions whose answer {why}: {some}", soft_wrap=True)
+    for gap in made.gaps:
+        out().print(gap, soft_wrap=True)
 
 
 @app.command("validate")

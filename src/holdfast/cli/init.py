@@ -136,9 +136,8 @@ def _write(
         f"{len(rows):,} of {fit.made.asked:,} questions became demonstrations, {twice:,} of them with a second search",
         soft_wrap=True,
     )
-    for why, left in fit.made.left_out.items():
-        count = f"{len(left):,} question{'s' * (len(left) > 1)}"
-        console.print(f"  left out: {count} whose answer {why}: {' · '.join(left[:3])}", soft_wrap=True)
+    for gap in fit.made.gaps:
+        console.print(f"  {gap}", soft_wrap=True)
     prepared = prepare(load(recipe))
     for note in prepared.notes:
         console.print(f"note: {note}.", soft_wrap=True)

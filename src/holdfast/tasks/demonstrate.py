@@ -31,6 +31,8 @@ CUT_OFF = "is beyond the end of an observation (protocol.max_observation_tokens)
 
 _CHARACTERS = 3
 """Characters of an observation that are read, for each of its most tokens: the rest may be cut off for the model."""
+_NAMED = 3
+"""Questions that were left out, for a reason."""
 _TITLE_WORDS = 12
 """A longer first line is the passage itself, of a corpus without titles."""
 
@@ -63,6 +65,15 @@ class Demonstrations:
     def asked(self) -> int:
         """Questions that the script has asked."""
         return len(self.rows) + sum(map(len, self.left_out.values()))
+
+    @property
+    def gaps(self) -> list[str]:
+        """For each reason, how many questions were left out for it, and which."""
+        counts = {why: f"{len(asked):,} question{'s' * (len(asked) > 1)}" for why, asked in self.left_out.items()}
+        return [
+            f"left out: {counts[why]} whose answer {why}: {' · '.join(asked[:_NAMED])}"
+            for why, asked in self.left_out.items()
+        ]
 
     def some(self) -> Sequence[Text]:
         """The rows. Raises `DataError` if there are none."""
