@@ -123,3 +123,33 @@ def test_code_of_a_notebook_and_lines_of_logging_are_not_what_was_seen(tmp_path:
         with pytest.raises(DataError) as refused:
             log_of(tmp_path, text, name)
         assert "died" not in str(refused.value) and "a table" not in str(refused.value)
+
+
+ROWS = "".join(f"{i},{r}\n" for i, r in NUMBERED)
+
+
+@pytest.mark.parametrize("before", ['#{"env_id": "a"}\n', "# run 3\n# lr 1e-6\n\n", "sep=,\n", "\n"])
+def test_lines_before_a_header_are_no_header(tmp_path: Path, before: str) -> None:
+    assert points(log_of(tmp_path, f"{before}step,reward\n{ROWS}", "log.csv")) == NUMBERED
+
+
+@pytest.mark.parametrize("name", ["run-a-tag-train_reward.csv", "reward.csv"])
+def test_what_tensorboard_exports_is_named_after_its_file(tmp_path: Path, name: str) -> None:
+    rows = "".join(f"{1.7e9 + i},{i},{r}\n" for i, r in NUMBERED)
+    assert points(log_of(tmp_path, f"Wall time,Step,Value\n{rows}", name)) == NUMBERED
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {str(i): {"reward": r, "loss": 0.5} for i, r in NUMBERED},
+        {"training": {"steps": [{"step": i, "metrics": {"reward": r}} for i, r in NUMBERED]}, "eval": {"acc": 0.5}},
+    ],
+)
+def test_rows_by_their_step_and_rows_with_objects(tmp_path: Path, value: object) -> None:
+    assert points(log_of(tmp_path, json.dumps(value), "log.json")) == NUMBERED
+
+
+def test_bars_in_one_line_without_marks_between(tmp_path: Path) -> None:
+    bars = "".join(f"Training:  {i}%|█▏| {i}/60 [00:{i:02d}<00:10, 1.0it/s, loss=0.1, reward={r}]" for i, r in NUMBERED)
+    assert points(log_of(tmp_path, f"begin\n{bars}\n", "train.log")) == NUMBERED

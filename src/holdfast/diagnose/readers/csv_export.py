@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, dropwhile, islice
 from pathlib import Path
 
 from holdfast.diagnose.log import Format
@@ -28,6 +28,13 @@ _TIME = re.compile(r"(?:relative|wall)[ _]time\b", re.IGNORECASE)
 """An axis of a chart that counts no steps."""
 _FIRST = 500  # rows that show what the columns mean
 
+_COMMENT = re.compile(r"\ufeff?(?:#|sep=.$|\s*$)", re.IGNORECASE)
+"""A line before the header that is none, such as `#{"env_id": …}` or Excel's `sep=;`."""
+_COMMENTS = 20
+"""Such lines that may stand at the beginning of a file."""
+_OF_TENSORBOARD = ["wall time", "step", "value"]
+_TAG = re.compile(r"(?:.*tag-)?(.*?)(?:\.csv)?(?:\.gz)?", re.IGNORECASE | re.DOTALL)
+
 Metric = tuple[str, str]
 """The run and the metric of a column."""
 Cells = tuple[int, list[str]]
@@ -36,7 +43,7 @@ Cells = tuple[int, list[str]]
 
 def has_header(start: str) -> bool:
     """Whether a text begins with names of columns: one is known for steps, or half of the next cells are numbers."""
-    first, *others = start.split("\n", 2)
+    first, *others = [line for line in start.split("\n", _COMMENTS + 2) if not _COMMENT.match(line)] or [""]
     names, cells = _split(first, separator_of(first)), _split(others[0] if others else "", separator_of(first))
     if len(names) < 2 or any(number_in(name) is not None for name in names):
         return False
@@ -57,6 +64,8 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     """The runs of a table, in the order of their columns."""
     rows = _rows(file.path, tally)
     _, header = next(rows, (0, []))
+    if [name.strip().lower() for name in header] == _OF_TENSORBOARD:  # whose file is named after the series
+        header = ["", "step", _TAG.fullmatch(file.path.name)[1]]  # type: ignore[index]
     first = list(islice(rows, _FIRST))
     metrics = _metrics(header, tally)
     of_value = _of_value(header)
@@ -139,12 +148,17 @@ def _rows(path: Path, tally: Tally) -> Iterator[Cells]:
 
 
 def _separator(path: Path) -> str:
-    return separator_of(next((line for _, line in lines(path, Tally(path))), ""))
+    return separator_of(next((line for _, line in _said(path, Tally(path))), ""))
+
+
+def _said(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
+    """(number, line) without the comments and blank lines before the header."""
+    return dropwhile(lambda numbered: _COMMENT.match(numbered[1]) is not None, lines(path, tally))
 
 
 def _plain_rows(path: Path, tally: Tally, most: int | None = None) -> Iterator[Cells]:
     """(line, cells) as the file has them, of its first lines or of all."""
-    numbered = islice(lines(path, tally), most)
+    numbered = islice(_said(path, tally), most)
     reader = csv.reader((line + "\n" for _, line in numbered), delimiter=_separator(path))
     while True:
         try:

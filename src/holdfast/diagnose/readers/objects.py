@@ -89,11 +89,14 @@ def runs_in(value: Any) -> dict[str, list[Row]]:
 def _lists_in(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[Row]]]:
     if isinstance(value, list):
         runs = [item for item in value if isinstance(item, dict) and any(map(_is_rows, item.values()))]
-        rows = [row for row in value if isinstance(row, dict) and is_numeric(row)]
+        rows = [row for row in value if _is_row(row)]
         for number, run in enumerate(runs, 1):
             yield from _lists_in(run, (*path, _label_of(run, number)))
         if len(rows) > 1 and not runs:
             yield path, rows
+    elif isinstance(value, dict) and len(value) > 1 and all(map(str.isdecimal, value)):
+        if all(map(_is_row, value.values())):
+            yield path, [{"step": int(key), **part} for key, part in value.items()]
     elif isinstance(value, dict):
         lists = {key: part for key, part in value.items() if _is_numbers(part)}
         if lists:
@@ -105,7 +108,15 @@ def _lists_in(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 def _is_rows(value: Any) -> bool:
     """Whether a value of an object is a log: several objects of numbers."""
-    return isinstance(value, list) and sum(isinstance(row, dict) and is_numeric(row) for row in value) > 1
+    return isinstance(value, list) and sum(map(_is_row, value)) > 1
+
+
+def _is_row(value: Any) -> bool:
+    """Whether a value is an object of numbers, or of a step and an object of numbers."""
+    if not isinstance(value, dict):
+        return False
+    inner = axis_of(value) is not None and any(isinstance(part, dict) and is_numeric(part) for part in value.values())
+    return is_numeric(value) or inner
 
 
 def _label_of(run: Row, number: int) -> str:

@@ -51,6 +51,8 @@ _HEADING = re.compile(
     re.IGNORECASE,
 )
 """A line that begins with a place, at once or behind what `logging` prints before it."""
+_DRAWN = re.compile(r"\r|(?<=\])(?=[^\]\r%]{0,60}?\d{1,3}%\|)")
+"""Between bars that were drawn over each other, also in a file that lost the marks of it."""
 _FALLS = 0.05
 """Share of the rows at which steps may begin again."""
 
@@ -139,7 +141,7 @@ def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Itera
             elif begun is not None and (fact := fact_in(plain(line))):
                 yield number, Print(begun, below_eval(fact) if evaluated else fact)
             continue
-        for part in plain(line).split("\r"):
+        for part in _DRAWN.split(plain(line)):
             if begun is not None and named and not names_step(part):  # a count in it is of something else
                 found = None
             elif (found := row_in(part, places.core)) is not None:

@@ -18,7 +18,7 @@ from holdfast.diagnose.readers.text import Tally, head, lines
 _BLANKS = re.compile(r" {2,}|\t")
 _AROUND = " *`"
 """Blanks, and the marks of bold and code."""
-_RULE = re.compile(r"[\s|:+-]+")
+_RULE = re.compile(r"[\s|:+=-]+")
 _NAMES = {"training loss": "loss", "validation loss": "eval_loss", "step": "step", "epoch": "epoch"}
 _COUNTERS = {"iteration", "iterations", "iter", "update", "episode", "rollout", "round", "batch"}
 _FEW = 2
