@@ -104,6 +104,11 @@ VERL = Host(
     more=(
         Name("rollout_corr/rollout_is_mean", "sampler/importance_ratio"),
         Name("rollout_corr/rollout_is_eff_sample_size", "sampler/ess"),
+        Name(
+            "actor/rollout_corr/rollout_is_eff_sample_size",  # of the loss for bypass mode
+            "sampler/ess",
+            differs="weights of the policy that learns, not of the old one",
+        ),
         Name("training/rollout_actor_probs_pearson_corr", "sampler/prob_correlation"),
         Name("fully_async/count/dropped_stale_samples", "rollout/dropped_stale"),
         Name("critic/rewards/mean", "reward/mean", differs="minus the KL penalty, if that is in the reward"),

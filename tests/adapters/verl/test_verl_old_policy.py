@@ -50,8 +50,12 @@ def actor(*overrides: str) -> Any:
     return omega_conf_to_dataclass(compose([*EXAMPLE, *ours, *overrides]).actor_rollout_ref.actor)
 
 
-def through_ppo_loss(config: Any, new: Tensor, fields: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def through_ppo_loss(config: Any, new: Tensor, fields: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """The loss of verl's actor on a micro-batch; and the old log-probs and the mask that the penalty got."""
+    return _loss_and_metrics(config, new, fields)[0], *Kept.seen[-1]
+
+
+def _loss_and_metrics(config: Any, new: Tensor, fields: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Any]]:
     mask = fields["response_mask"]
     made = TensorDict({name: nested(rows) for name, rows in fields.items()}, batch_size=[len(mask)])
     made["prompts"] = nested(torch.ones(len(mask), 2, dtype=torch.long))
@@ -60,8 +64,7 @@ def through_ppo_loss(config: Any, new: Tensor, fields: Mapping[str, Tensor]) -> 
     padding = torch.zeros(len(mask), 1)
     output = {"log_probs": nested(torch.cat([padding, new, padding], dim=1))}
     Kept.seen.clear()
-    loss, _ = engine_workers.ppo_loss(config, output, made)
-    return loss, *Kept.seen[-1]
+    return engine_workers.ppo_loss(config, output, made)  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -108,6 +111,15 @@ def test_a_correction_weights_verls_loss_alone_and_rejects_for_both(batch: Batch
     assert float(terms[0]) != 0
     read = {name.host for name in (*VERL.series, *VERL.more) if name.host.startswith("rollout_corr/")}
     assert read and read <= logged.keys()
+
+
+def test_what_the_loss_for_bypass_mode_logs_is_read(batch: Batch, fields: dict[str, Tensor]) -> None:
+    """verl writes `actor/` before the names."""
+    correction = ("algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_is=token")
+    config = actor(f"+{LOSS}.base_loss_mode=bypass_mode", *correction)
+    _, metrics = _loss_and_metrics(config, batch["log_prob"], fields)
+    read = {name.host for name in VERL.more if name.host.startswith("actor/rollout_corr/")}
+    assert read and read <= {f"actor/{name}" for name in metrics}
 
 
 class Queue:
