@@ -52,6 +52,7 @@ def test_a_recipe_that_can_be_trained_and_fits(project: Path, holdfast: Run) -> 
     assert (len(train), len(dev)) == (32, 8)
     assert not {row["question"] for row in train} & {row["question"] for row in dev}
     assert {row["question"] for row in demonstrations} <= {row["question"] for row in train}
+    assert config.reward.em == 1.0 and not config.reward.custom
     assert config.protocol.preset == "tools" and config.protocol.topk == 1 and config.warm_start.steps
     assert "8 dev questions" in said and f"{len(demonstrations)} of 32 questions became demonstrations" in said
     assert "<|im_start|>user\nWho opened the bridge of " in said
@@ -116,4 +117,6 @@ def test_questions_about_something_else_are_not_called_done(project: Path, holdf
     said = holdfast("init", "docs", "korean.csv", "--model", "model", "--out", "my").stdout
     assert "0 of 32 questions became demonstrations" in said and "is in no passage that was found" in said
     assert "Done." not in said and "index show my/index" in said
-    assert load(Path("my/recipe.toml")).protocol.topk == 3
+    config = load(Path("my/recipe.toml"))
+    assert config.protocol.topk == 3 and "--scorer unicode" in said
+    assert config.reward.em == 0.0 and config.reward.custom == {"holdfast.agent.rewards:unicode_em": 1.0}

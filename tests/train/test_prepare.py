@@ -102,7 +102,7 @@ def test_passages_that_an_observation_cannot_show_are_counted(recipe: Recipe, ow
     assert re.match(r"[1-9]\d* of \d+ passages are too long: ", long)
     fits = {"protocol.max_observation_tokens": 400, "protocol.max_total_tokens": 500}
     assert prepare(own("raw", fits)).notes == (read, few)
-    assert [note.partition(" on ")[0] for note in prepare(recipe()).notes] == ["scores are"]
+    assert [note.partition(" on ")[0] for note in prepare(recipe()).notes] == ["scores"]
 
 
 def test_demonstrations_that_a_script_will_make_are_judged_before_the_run(own: Recipe, lesson: dict[str, Any]) -> None:

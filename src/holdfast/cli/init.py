@@ -138,6 +138,10 @@ def _write(
     )
     for gap in fit.made.gaps:
         console.print(f"  {gap}", soft_wrap=True)
+    if "custom" in fit.settings["reward"]:
+        console.print(
+            "The reward compares answers in any script: reward.custom. Evaluate with --scorer unicode", soft_wrap=True
+        )
     prepared = prepare(load(recipe))
     for note in prepared.notes:
         console.print(f"note: {note}.", soft_wrap=True)

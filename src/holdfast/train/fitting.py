@@ -7,6 +7,7 @@ of the demonstrations are, and whether the model's chat template has tools.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from holdfast.agent.protocol import CLEAN, SearchProtocol, render_prompt
 from holdfast.agent.searching import search_patiently
 from holdfast.agent.tools import NATIVE
 from holdfast.base.errors import ConfigError
+from holdfast.base.scoring import HANGUL, UNSPACED
 from holdfast.model.support import positions_of
 from holdfast.retrieval.types import Document, Hit, Retriever
 from holdfast.tasks.demonstrate import Demonstrations, answer_in, demonstrate
@@ -34,6 +36,9 @@ _ROOM, _STEP = 1.5, 20
 _SMALL = 3e8
 """Parameters below which all weights are trained, as in the recipe factbook, and a short prompt is enough."""
 _ALONE = "{question}"
+_SCRIPT = re.compile(f"[{UNSPACED}{HANGUL}]")
+ANY_SCRIPT: Mapping[str, Any] = {"em": 0.0, "custom": {"holdfast.agent.rewards:unicode_em": 1.0}}
+"""The reward of questions with answers in Chinese, Japanese, Korean, Thai and the like."""
 
 SMALL_MODEL: Mapping[str, Mapping[str, Any]] = {
     "warm_start": {"batch_size": 8, "lr": 3e-4},
@@ -120,6 +125,8 @@ def fitted(
         "max_observation_tokens": observation,
         "max_total_tokens": total,
     }
+    if 2 * sum(map(_in_another_script, questions)) > len(questions):
+        settings["reward"] |= ANY_SCRIPT
     settings["train"]["questions"] = max(1, min(settings["train"]["questions"], len(questions) or 1000))
     return Fitted(settings=settings, found=found, made=made)
 
@@ -140,14 +147,25 @@ def answers_found(questions: Sequence[Example], retriever: Retriever) -> dict[in
     }
 
 
+def _in_another_script(example: Example) -> bool:
+    """Whether an answer has a script of its own, whose punctuation Search-R1's rule would count."""
+    return any(_SCRIPT.search(answer) for answer in example.golden_answers)
+
+
 def as_toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
     """A recipe. Reads back equal."""
     sections = (
-        "\n".join([f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())])
+        "\n".join([f"[{name}]", *(f"{key} = {_value(value)}" for key, value in keys.items())])
         for name, keys in settings.items()
         if keys
     )
     return "\n\n".join(sections) + "\n"
+
+
+def _value(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return json.dumps(value)
+    return f"{{ {', '.join(f'{json.dumps(key)} = {json.dumps(inner)}' for key, inner in value.items())} }}"
 
 
 def _training(is_small: bool, made: Demonstrations | None) -> dict[str, dict[str, Any]]:
