@@ -56,6 +56,12 @@ def test_costs_of_penalties_and_of_nthr(measured: Measured) -> None:
 
 
 @pytest.mark.long
+def test_patches_of_a_model(measured: Measured) -> None:
+    ratios = measured("patches.py", "--layers", 1, "--rounds", 1)[0]
+    assert len(ratios) >= 4 and all(len(of_patch) == 1 and of_patch[0] > 0 for of_patch in ratios.values())
+
+
+@pytest.mark.long
 def test_groups_without_contrast(measured: Measured) -> None:
     ratios = measured("group_skip.py", "--rounds", 2)[0]["0.5"]
     assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in ratios.values())

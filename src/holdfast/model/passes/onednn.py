@@ -1,7 +1,7 @@
 """Linear layers by oneDNN, where the matrix products that PyTorch calls leave half of the CPU unused.
 
 For float32 PyTorch calls MKL, which takes its AVX-512 kernels on CPUs of Intel alone. On others oneDNN, which comes
-with PyTorch too, is faster (`benchmarks/linear_layers.py`). In bf16 PyTorch calls it anyway. It brings the weight into
+with PyTorch too, is faster (`benchmarks/patches.py`). In bf16 PyTorch calls it anyway. It brings the weight into
 an order of its own in every call. That is most of the work where rows are few, and `prepared` does it once for many
 calls.
 """
