@@ -112,7 +112,12 @@ def by_common_names(names: Iterable[str], taken: Iterable[str]) -> dict[str, str
 
 _REWARD = {"reward": 0, "rewards": 0, "rew": 0, "score": 1, "scores": 1, "return": 2, "returns": 2}
 """Words for a reward, the surest first: returns are often normalised advantages."""
-_OF_ANOTHER = {"std", "min", "max", "var", "loss", "model", "time", "count", "weight", "coef", "eval", "val", "test"}
+_OF_ANOTHER = {
+    *("std", "min", "max", "var", "loss", "model", "time", "count", "weight", "coef", "eval", "val", "test"),
+    *("best", "target", "threshold", "scale", "baseline"),
+}
+_OF_PART = {"format", "length", "len", "penalty", "bonus", "kl", "non", "shown", "ema", "running", "cumulative", "sum"}
+"""Words of a part of the reward, or of a sum of it over time."""
 
 
 def like_a_reward(names: Iterable[str]) -> str | None:
@@ -120,13 +125,16 @@ def like_a_reward(names: Iterable[str]) -> str | None:
 
     >>> like_a_reward(["reward_std", "env_step_reward_sum", "env_reward", "loss"])
     'env_reward'
+    >>> like_a_reward(["best_reward", "format_reward", "answer_reward"]), like_a_reward(["best_reward"])
+    ('answer_reward', None)
     """
     words = {name: common(name).split("_") for name in names}
     ranks = {
         name: min((_REWARD[part] for part in parts if part in _REWARD), default=-1) for name, parts in words.items()
     }
     able = [name for name, parts in words.items() if ranks[name] >= 0 and not _OF_ANOTHER & {*parts}]
-    return min(able, key=lambda name: (ranks[name], len(words[name]), name), default=None)
+    order = {name: (ranks[name], not _OF_PART.isdisjoint(words[name]), len(words[name]), name) for name in able}
+    return min(able, key=order.__getitem__, default=None)
 
 
 _OF_ONE = {"mean", "min", "max", "std", "median", "var", "count", "n", "epoch"}
