@@ -270,7 +270,7 @@ def test_pages_of_a_pdf(tmp_path, monkeypatch):
     (tmp_path / "lakes.pdf").write_bytes(pdf([[(100, 700, 24, "The lake of Orsa is cold.")]]))
     documents, (skipped,) = all_of(tmp_path)
     assert documents[1] == Document("lakes.pdf#1", "lakes > page 1\nThe lake of Orsa is cold.")
-    assert "torn.pdf: is damaged, or no PDF" in skipped
+    assert "torn.pdf: is damaged, or not a PDF" in skipped
 
 
 def test_long_paragraphs_are_cut_in_linear_time_also_without_blanks(tmp_path):

@@ -230,7 +230,7 @@ def test_an_index_that_is_not_flat_is_refused_by_its_kind(tmp_path: Path, factor
     else:
         index.add(vectors)
     faiss.write_index(index, str(tmp_path / "x.index"))
-    with pytest.raises(DataError, match=rf"is a faiss index of kind {kind}\..* Needed is .* a flat faiss index"):
+    with pytest.raises(DataError, match=rf"is a faiss index of kind {kind}\..* Give .* a flat faiss index"):
         open_vectors(tmp_path / "x.index", 200, 8)
 
 

@@ -106,7 +106,7 @@ def make_app(desk: Desk, *, token: str | None = None, local: str | None = None) 
                     thoughts += reasoning(new)
                 elif await request.is_disconnected():
                     break
-        raise Gone("the client has left")
+        raise Gone("the client has disconnected")
 
     async def stream(asked: Asked, visit: Visit, *, counts: bool) -> AsyncIterator[bytes]:
         """The answer in events: each turn when it ends, then the answer."""
