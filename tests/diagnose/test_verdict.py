@@ -101,12 +101,12 @@ def test_flat_and_broken_always_have_a_reason_and_one_thing_to_change(word: str)
 FUNCTIONS = {"rewards__answer__mean": noisy(0.1), "rewards__format__mean": noisy(0.2)}
 REASONS: dict[str, tuple[dict[str, Any], str, int]] = {
     "rewards are 0 and there is no gradient": (
-        {"reward__mean": [0.0] * 19, "grad__norm": [0.0] * 19},
+        {"reward__mean": [0.0] * 20, "grad__norm": [0.0] * 20},
         "GRP001",
         1,
     ),
     "rewards are equal and there is no gradient": (
-        {"reward__mean": [0.4] * 19, "grad__norm": [0.0] * 19},
+        {"reward__mean": [0.4] * 20, "grad__norm": [0.0] * 20},
         "GRP001",
         1,
     ),
@@ -246,6 +246,13 @@ def test_what_a_normalisation_left_of_the_reward_is_not_flat() -> None:
 def test_what_the_log_lacks_to_say_why_is_asked_for() -> None:
     assert "the learning rate" in diagnosed(reward__mean=FLAT).verdict.log
     assert "the learning rate" not in diagnosed(reward__mean=FLAT, lr=[1e-6] * ROWS).verdict.log
+
+
+def test_a_few_groups_without_a_reward_are_chance_and_a_few_batches_are_not() -> None:
+    """A row of TRL may be one group of four."""
+    first: dict[str, Any] = {"reward__mean": [0.0] * 12, "grad__norm": [0.0] * 12}
+    assert diagnosed(**first).verdict.word == "cannot tell" and not diagnosed(**first).findings
+    assert diagnosed(host="verl", **first).verdict.word == "broken"
 
 
 # ---- twins

@@ -23,7 +23,15 @@ import numpy as np
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log, finite, has
 from holdfast.diagnose.log.collapse import MIN_FLAT_ROWS
-from holdfast.diagnose.log.trailing import clear_break_in, highest, last_where, lowest, rows_since, trailing_mean
+from holdfast.diagnose.log.trailing import (
+    Truths,
+    clear_break_in,
+    highest,
+    last_where,
+    lowest,
+    rows_since,
+    trailing_mean,
+)
 from holdfast.diagnose.rules._parts.contrast import (
     BROKEN_ROWS,
     CONTRAST,
@@ -76,9 +84,7 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
     never &= ~is_cut_off(rows)
     never &= (highest(np.abs(np.nan_to_num(reward, nan=1.0))) == 0) == zero
     if sure:
-        never &= np.arange(len(never)) >= ROWS - 1
-        if rows.log.host == "trl":
-            never &= rows.steps - rows.steps[0] >= FEW_ROLLOUTS_STEPS
+        never &= are_enough(rows)
     else:
         never = np.full(len(never), never[-1])
     evidence = dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: reward}
@@ -87,6 +93,12 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
     return Signal(
         never, lambda: evidence, lambda: {"equal": 1 - smooth, "alone": alone}, smooth > MIXED_EVER, from_start
     )
+
+
+def are_enough(rows: Rows) -> Truths:
+    """[N]: where the rows so far have too many rollouts for chance to give all of a group the same reward."""
+    span = rows.steps - rows.steps[0]
+    return (np.arange(len(span)) >= ROWS - 1) & (span >= (FEW_ROLLOUTS_STEPS if rows.log.host == "trl" else 0))
 
 
 ROWS = 5
@@ -184,7 +196,7 @@ def stands_still(rows: Rows, *, zero: bool, measured: bool) -> Signal:
     (reward,) = rows.columns
     same = (np.cumsum(reward != reward[0]) == 0) & (not rows.log.series[REWARD].rounded) & ~is_cut_off(rows)
     known = np.cumsum(~rows.is_zero(NORM)) == 0 if measured else np.isnan(rows.latest(NORM))
-    enough = np.arange(len(reward)) >= (ROWS if measured else LONG_ROWS) - 1
+    enough = are_enough(rows) if measured else np.arange(len(reward)) >= LONG_ROWS - 1
     return Signal(
         same & known & enough & ((reward == 0) == zero) & ~is_solved(rows),
         lambda: {REWARD: reward, NORM: rows.latest(NORM)},
