@@ -101,7 +101,8 @@ def test_the_results(whole: Path) -> None:
     assert results["made_by"]["holdfast"] == __version__
     assert set(results["before"]) == set(results["after"]) == {"em", "f1", "em_greedy", "f1_greedy", "searches"}
     assert results["verdict"].startswith("Too few steps to judge.") and results["seconds"] > 0
-    assert len(results["samples"]) == 3 and len(results["samples"][0]["turns"][0]) == 2
+    parts, observation, is_result = results["samples"][0]["turns"][0]
+    assert len(results["samples"]) == 3 and parts[0][1] and isinstance(observation, str) and is_result is False
 
 
 def test_a_run_folder_that_is_taken_is_refused(whole: Path, recipe: Recipe) -> None:
