@@ -74,7 +74,7 @@ retrieval/bm25.py: scores[hits] >= _kth => scores[hits] > _kth
 retrieval/client.py: asked=min(answer.retry_after, self._timeout) => asked=0.0
 # retrieval/test_dense.py retrieval/test_corpus.py
 retrieval/dense.py: bound = reached - _MARGIN => bound = reached + _MARGIN
-retrieval/folders.py: if words and size + total > 2 * WORDS => if words and size + total >= 2 * WORDS
+retrieval/folders.py: if size + piece_size > 2 * WORDS => if size + piece_size >= 2 * WORDS
 """
 
 
