@@ -5,12 +5,22 @@ from __future__ import annotations
 from statistics import mean
 
 from holdfast.hosts.advice import ADVICE
-from holdfast_research.pages.stale import FRESH, LLDS, OLD, PAGE, WEAK, page, scores
+from holdfast_research.pages.stale import FRESH, LLDS, OLD, PAGE, WEAK, page, scores, table
+from holdfast_research.paths import REPOSITORY
 
 
 def test_the_differences_are_those_of_the_runs() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert page(text) == text, "python -m holdfast_research.pages.stale"
+
+
+def test_the_readme_has_two_of_them() -> None:
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    cells = {row[0]: row[2] for line in table().splitlines() if len(row := line.strip("| ").split(" | ")) == 4}
+    age, back = cells["eight batches old, against fresh"], cells["eight batches old: LLDS at 0.2, against plain GRPO"]
+    cost, low, high = (number.strip("−()") for number in age.replace("to ", "").split())
+    assert f"cost plain GRPO {cost} points sampled (t95 {high} to {low})" in readme
+    assert f"LLDS at 0.2 gives back {back}" in readme
 
 
 def test_what_the_advice_says_it_costs() -> None:

@@ -108,27 +108,45 @@ def thirds(runs: Sequence[RunSeries], metric: str) -> tuple[float, float]:
     return first, last
 
 
+def _accuracy(runs: Sequence[RunSeries]) -> str:
+    """A cell of README's table: sampled (greedy)."""
+    ends = [run.results["after"] for run in runs]
+    if not ends:
+        return "not run"
+    return f"{mean(e['em'] for e in ends):.2f} ({mean(e['em_greedy'] for e in ends):.2f})".replace("0.", ".")
+
+
 def test_how_old_rollouts_may_be(tmp_path: Path) -> None:
     runs, old = kept("real-age"), "8 batches old"
     assert {len(seeds) for seeds in runs.values()} == {3} and {len(run.rows) for run in runs["GRPO"]} == {48}
     ages, cured = ("GRPO", "1 batch old", "4 batches old", old), [arm for arm in runs if arm.startswith(f"{old}, ")]
     readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
-    for name, row in {"fresh rollouts": ["GRPO"], "eight batches old": [old, cured[1], cured[0]]}.items():
-        ends = [[run.results["after"] for run in runs[arm]] for arm in row]
-        cells = [f"{mean(e['em'] for e in end):.2f} ({mean(e['em_greedy'] for e in end):.2f})" for end in ends]
-        assert f"| {name} | {' | '.join(cells).replace('0.', '.')} |" in readme
+    one_more = kept("old-policy")
+    assert {run.seed for seeds in one_more.values() for run in seeds} == {19}
+    for name, arm, other in (
+        ("fresh rollouts", "GRPO", "GRPO"),
+        ("fresh, LLDS at 0.2", None, "fresh, LLDS action, 0.2"),
+        *((f"{age} old", arm, None) for age, arm in (("one batch", ages[1]), ("four batches", ages[2]))),
+        ("eight batches old", old, old),
+        ("eight, LLDS at 0.2", f"{old}, LLDS action, 0.2", f"{old}, LLDS action, 0.2"),
+        ("eight, LLDS at 1", f"{old}, LLDS action", None),
+        ("eight, [ratios to the sampler](research/docs/old-policy.md)", None, f"{old}, ratios to the sampler"),
+    ):
+        cells = [_accuracy(runs.get(arm, ())), _accuracy(one_more.get(other, ()))]
+        assert f"| {name} | {' | '.join(cells)} |" in readme
     half = kept("real-old")
-    plain = [*scores(runs[old]), *scores(half[f"{old}, half the rate"])]
-    fresh = [*scores(runs["GRPO"]), *scores(half["GRPO, half the rate"])]
+    plain = [*scores(runs[old]), *scores(half[f"{old}, half the rate"]), *scores(one_more[old])]
+    fresh = [*scores(runs["GRPO"]), *scores(half["GRPO, half the rate"]), *scores(one_more["GRPO"])]
     llds = [*scores(runs[f"{old}, LLDS action"]), *scores(half[f"{old}, LLDS action, half the rate"])]
     cost = [100 * (new - aged) for new, aged in zip(fresh, plain, strict=True)]
-    assert f"cost plain GRPO {min(cost):.0f} to {max(cost):.0f} points on six seeds" in SAID
-    assert sum(with_it > without for with_it, without in zip(llds, plain, strict=True)) == 5
+    assert f"cost plain GRPO {min(cost):.0f} to {max(cost):.0f} points on seven seeds" in SAID
+    assert sum(with_it > without for with_it, without in zip(llds, plain[: len(llds)], strict=True)) == 5
     (weaker,) = half[f"{old}, LLDS action, 0.2, half the rate"]
     (twin,) = (run for run in half[f"{old}, half the rate"] if run.seed == weaker.seed)
     papers = [*zip(scores(runs[f"{old}, LLDS action, 0.2"]), scores(runs[old]), strict=True)]
     papers += [(scores((weaker,))[0], scores((twin,))[0])]
-    assert len(papers) == 4 and all(with_it > without for with_it, without in papers)
+    papers += zip(scores(one_more[f"{old}, LLDS action, 0.2"]), scores(one_more[old]), strict=True)
+    assert len(papers) == 5 and all(with_it > without for with_it, without in papers)
     (hidden,) = (run for run in runs[old] if run.seed == 18)
     assert summarise(hidden).em_after == 0 and f"On seed 18 it ends at {summarise(hidden).last:.2f}, while" in SAID
     halved = [(arm, run.seed) for arm, seeds in runs.items() for run in seeds if turned(DRIFTED, [run])]

@@ -17,7 +17,7 @@ from holdfast_research.pages.filling import filled
 from holdfast_research.paths import KEPT_RUNS, RESEARCH
 
 PAGE = RESEARCH.parent / "docs" / "reference" / "advice.md"
-T95 = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
+T95 = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447}
 """97.5 % quantile of Student's t for so many differences."""
 FRESH, OLD, LLDS, WEAK = "GRPO", "8 batches old", "8 batches old, LLDS action", "8 batches old, LLDS action, 0.2"
 HALF = ", half the rate"
@@ -30,7 +30,11 @@ COMPARISONS: tuple[tuple[str, tuple[tuple[Arm, Arm], ...]], ...] = (
     ("four batches old, against fresh", ((("real-age", "4 batches old"), ("real-age", FRESH)),)),
     (
         "eight batches old, against fresh",
-        ((("real-age", OLD), ("real-age", FRESH)), (("real-old", OLD + HALF), ("real-old", FRESH + HALF))),
+        (
+            (("real-age", OLD), ("real-age", FRESH)),
+            (("real-old", OLD + HALF), ("real-old", FRESH + HALF)),
+            (("old-policy", OLD), ("old-policy", FRESH)),
+        ),
     ),
     (
         "eight batches old: LLDS at 1, against plain GRPO",
@@ -38,7 +42,11 @@ COMPARISONS: tuple[tuple[str, tuple[tuple[Arm, Arm], ...]], ...] = (
     ),
     (
         "eight batches old: LLDS at 0.2, against plain GRPO",
-        ((("real-age", WEAK), ("real-age", OLD)), (("real-old", WEAK + HALF), ("real-old", OLD + HALF))),
+        (
+            (("real-age", WEAK), ("real-age", OLD)),
+            (("real-old", WEAK + HALF), ("real-old", OLD + HALF)),
+            (("old-policy", WEAK), ("old-policy", OLD)),
+        ),
     ),
     ("fresh: LLDS at 0.2, against plain GRPO", ((("factbook", "LLDS action, 0.2"), ("factbook", FRESH)),)),
     ("fresh: LLDS at 1, against plain GRPO", ((("factbook", "LLDS action"), ("factbook", FRESH)),)),
