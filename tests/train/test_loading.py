@@ -73,7 +73,7 @@ def test_several_answers_in_one_text_are_said(
     own_files["data.train"] = write_rows(tmp_path / "q.jsonl", joined)
     notes: list[str] = []
     load_questions(recipe(own_files), note=notes.append)
-    assert len(notes) == 1 and "data.train" in notes[0] and "as a list" in notes[0]
+    assert len(notes) == 1 and "data.train" in notes[0] and "write a list" in notes[0]
 
 
 def test_every_tenth_question_is_held_out(recipe: Recipe, own_files: dict[str, Any]) -> None:

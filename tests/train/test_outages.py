@@ -244,7 +244,7 @@ def test_a_run_that_meets_a_broken_server_saves_and_says_so(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_TOKEN", "hush-hush")
     monkeypatch.setenv("MY_KEY", "hush-hush-2")
-    monkeypatch.setattr(retries, "_LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(retries, "_MAX_PAUSE", 0.001)
     monkeypatch.setattr(loading, "PATIENCE", 0.0)
     changes = {"retrieval.corpus": None, "retrieval.url": f"{bad_server}?key=$MY_KEY"}
     changes |= {"retrieval.cache_size": 0, "run.name": "r", "run.max_failed_fraction": 0.01, "eval.start": False}

@@ -230,7 +230,7 @@ def test_a_finished_run_is_left_as_it_is(whole: Path, tmp_path: Path, told: Any)
     assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before
     results = json.loads((run_dir / "results.json").read_text())
     assert summary.after == results["after"] and summary.verdict == results["verdict"]
-    assert summary.samples[0].turns[0][0] == results["samples"][0]["turns"][0][0]
+    assert list(map(list, summary.samples[0].turns[0][0])) == results["samples"][0]["turns"][0][0]
 
 
 def test_a_run_may_be_made_longer(whole: Path, recipe: Recipe, tmp_path: Path) -> None:

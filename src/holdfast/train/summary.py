@@ -134,8 +134,8 @@ def verdict_of(
     `holdfast.diagnose.log.collapse` defines dropped, fell and collapsed. A run that fell and came back says both.
 
     >>> rows = [{"reward/mean": r, "displacement/correct": 0.01} for r in (.2, .3, .4, .5, .6, .7)]
-    >>> verdict_of(rows, {"em": 0.2, "em_greedy": 0.4}, {"em": 0.5, "em_greedy": 0.45}, "test")[:68]
-    'Learned, and stayed stable. The reward changed from 0.40 to 0.50 (pea'
+    >>> verdict_of(rows, {"em": 0.2, "em_greedy": 0.4}, {"em": 0.5, "em_greedy": 0.45}, "test")[:66]
+    'Learned, and stayed stable. The reward changed from 0.40 to 0.50 ('
     """
     curve = curve_of([row["reward/mean"] for row in series if "reward/mean" in row])
     moved = [row["displacement/correct"] for row in series if "displacement/correct" in row]

@@ -210,7 +210,7 @@ NEVER = "\n[orchestrator]\nmax_off_policy_steps = 0"
      ["the loss is valid: LLDS(coef=0.1, ", "filter_zero_advantages = false", "penalty.threshold = 0"]),
     (OURS + "kwargs.base.adv_tau = 0.5", True, ["the loss is valid: no penalty, observing"]),
     (OURS + "kwargs.penalty.preserve = 'correct'", False, ["trainer.loss.kwargs: penalty.preserve"]),
-    (OURS + "kwargs.coef = 0.1", False, ["trainer.loss.kwargs.coef: only penalty and base are read"]),
+    (OURS + "kwargs.coef = 0.1", False, ["trainer.loss.kwargs.coef: holdfast reads only penalty and base"]),
     (OURS + "kwargs.penalty.coef = 0.1" + NEVER, False, ["orchestrator.max_off_policy_steps = 0"]),
     (OURS + "kwargs.penalty.name = 'nll'" + NEVER, True, ["the loss is valid: NLL(coef=0.1, "]),
     ("[trainer.loss]\ntype = 'ipo'", False, ["[trainer.loss] in", "is not holdfast's. Set type"]),

@@ -98,7 +98,8 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
 def are_enough(rows: Rows) -> Truths:
     """[N]: where the rows so far have too many rollouts for chance to give all of a group the same reward."""
     span = rows.steps - rows.steps[0]
-    return (np.arange(len(span)) >= ROWS - 1) & (span >= (FEW_ROLLOUTS_STEPS if rows.log.host == "trl" else 0))
+    enough: Truths = np.arange(len(span)) >= ROWS - 1
+    return enough & (span >= FEW_ROLLOUTS_STEPS) if rows.log.host == "trl" else enough
 
 
 ROWS = 5
