@@ -41,5 +41,8 @@ def test_what_the_advice_says_it_costs() -> None:
         f"none ends at {none[0]} sampled, {none[1]} greedy; 0.2 at {', '.join(weak)}; 1 at {', '.join(strong)}" in stale
     )
     assert f"fresh without a penalty {', '.join(best)}" in stale
+    one_more, none = (ends("old-policy", arm) for arm in ("fresh, LLDS action, 0.2", FRESH))
+    said = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert "LLDS at 0.2 ends at {} sampled and {} greedy, for {} and {} without".format(*one_more, *none) in said
     alone, new, none = (ends("old-policy", arm) for arm in (f"{OLD}, ratios to the sampler", FRESH, OLD))
     assert f"{alone[0]} sampled, {alone[1]} greedy, for {', '.join(new)} fresh and {', '.join(none)} recomp" in sampler

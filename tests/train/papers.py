@@ -252,7 +252,7 @@ def nthr(facts: Facts) -> list[Tensor]:
 TRUNCATED = {"sampling.top_p": 0.9, "sampling.top_k": 40}
 
 
-MOST_TOKENS = 3 * 24
+MAX_TOKENS = 3 * 24
 """Sampled tokens that a rollout of the small recipe may have."""
 
 
@@ -269,7 +269,7 @@ METHODS: dict[str, Method] = {
     "KL to the old policy, no condition": conditional_kl(math.inf, lambda o: True),
     "GRPO,": plain(policy(entropy=0.001)),
     "Dr.GRPO": plain(
-        policy(kl_coef=0.0), dr_grpo, lambda terms: sum(term.sum() for term in terms) / MOST_TOKENS / len(terms)
+        policy(kl_coef=0.0), dr_grpo, lambda terms: sum(term.sum() for term in terms) / MAX_TOKENS / len(terms)
     ),
     "OPO": plain(policy(kl_coef=0.0), opo),
     "REINFORCE": plain(policy(), lambda rewards, _: rewards),

@@ -26,7 +26,7 @@ from holdfast.recipe.loading import bundled
 from holdfast.train.plan import Plan
 
 from .one_update import double, run
-from .papers import METHODS, MOST_TOKENS, Facts, Method, Rollout
+from .papers import MAX_TOKENS, METHODS, Facts, Method, Rollout
 from .whole_runs import Recipe, a_trainer
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "papers.md"
@@ -178,7 +178,7 @@ def test_a_row_trains_as_its_paper_says(row: str, settings: dict[str, Any], reci
                 assert micro.policy_weights is not None
                 factors[rows_of_micro, : micro.loss_mask.shape[1]] = micro.policy_weights
         loss, weighed = loss.model_copy(update={"methods": Methods()}), replace(batch, policy_weights=factors)
-    metrics, weights = run(model, weighed, plan, loss, lr=0.05, answer_weight=weight, max_tokens=MOST_TOKENS)
+    metrics, weights = run(model, weighed, plan, loss, lr=0.05, answer_weight=weight, max_tokens=MAX_TOKENS)
     wanted = descend(model, batch, plan, method, everyone, lr=0.05)
     moved = 0.0
     for name, start in model.named_parameters():

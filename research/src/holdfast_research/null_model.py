@@ -46,9 +46,9 @@ RARE = 0.03
 """The share of the chance to be correct that is left where rewards are sparse."""
 TAIL = 0.5
 """The scale of noise with two degrees of freedom, for one completion."""
-RUNS, MOST_ROWS = 200, 200_000
+RUNS, MAX_ROWS = 200, 200_000
 """Runs in a cell, and rows in all of them: cells of long runs have fewer."""
-FEWEST_RUNS = 60
+MIN_RUNS = 60
 MEMORIES = (0.0, 0.5, 0.9)
 """Correlations of the noise of neighbouring rows."""
 LEVEL_NOISE = 0.2
@@ -366,7 +366,7 @@ def verdicts(rows: Sequence[int], completions: Sequence[int], runs: int, jobs: i
 
 def runs_of(rows: int, runs: int) -> int:
     """Runs in a cell of runs that long."""
-    return min(runs, max(FEWEST_RUNS, MOST_ROWS // rows))
+    return min(runs, max(MIN_RUNS, MAX_ROWS // rows))
 
 
 def rate(some: Iterable[Verdict]) -> float:

@@ -32,8 +32,8 @@ CORRECT = 0.5
 """The grade from which on an answer is correct for the judge, where it is compared with exact match."""
 _KEY = "OPENAI_API_KEY"
 _CHAT = "/v1/chat/completions"
-_SECONDS, _MOST_BYTES = 120.0, 2**20
-_LONGEST_ANSWER = 4000
+_SECONDS, _MAX_BYTES = 120.0, 2**20
+_MAX_ANSWER = 4000
 """Characters of an answer that the judge reads: a short one is asked for, and a longer one only costs."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """HTTP statuses of a server that may answer later."""
@@ -224,7 +224,7 @@ class JudgeClient:
             content=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
             seconds=_SECONDS,
-            max_bytes=_MOST_BYTES,
+            max_bytes=_MAX_BYTES,
         )
 
     def _adapt(self, answer: Answer) -> bool:
@@ -250,7 +250,7 @@ class JudgeClient:
 
 def prompt_of(one: Asked, settings: Judge) -> str:
     """What the judge reads."""
-    shown = one.answer[:_LONGEST_ANSWER] + (" … (cut)" if len(one.answer) > _LONGEST_ANSWER else "")
+    shown = one.answer[:_MAX_ANSWER] + (" … (cut)" if len(one.answer) > _MAX_ANSWER else "")
     golds = "\n".join(f"<reference>{gold}</reference>" for gold in one.golds) if settings.reference else ""
     parts = [settings.rubric, f"<question>{one.question}</question>", golds, f"<answer>{shown}</answer>", _FORM]
     return "\n\n".join(filter(None, parts))

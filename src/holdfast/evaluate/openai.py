@@ -34,8 +34,8 @@ _TRANSIENT = frozenset({408, 409, 425, 500, 504})
 """HTTP statuses worth a retry."""
 _AWAY = frozenset({429, 502, 503})
 """HTTP statuses of a server that is restarted, or asks for fewer calls. They are tried again for longer."""
-_MOST_BYTES = 2**18  # of an answer, beside its turn
-_MOST_BYTES_PER_TOKEN = 256  # of a turn: what is longer was not sampled with the limit that was sent
+_MAX_BYTES = 2**18  # of an answer, beside its turn
+_MAX_BYTES_PER_TOKEN = 256  # of a turn: what is longer was not sampled with the limit that was sent
 
 _REFUSED = frozenset({400, 413, 422})
 _NO_QUOTA = re.compile(r"insufficient_quota|credit_balance", re.I)
@@ -189,7 +189,7 @@ class OpenAIPolicy:
             content=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
             seconds=self._timeout,
-            max_bytes=_MOST_BYTES + _MOST_BYTES_PER_TOKEN * body[self._limit],
+            max_bytes=_MAX_BYTES + _MAX_BYTES_PER_TOKEN * body[self._limit],
         )
 
     def _body(self, request: Request, most: int) -> dict[str, Any]:

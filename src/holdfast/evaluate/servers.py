@@ -27,8 +27,8 @@ KEY = "OPENAI_API_KEY"
 """The environment variable of the key, unless another is named."""
 _LENGTHS = ("max_model_len", "loaded_context_length", "context_length", "context_window", "max_context_length")
 _SHOWN = 8  # names of models in an error
-_LONGEST_NAME = 256
-_MOST_MODELS = 10_000
+_MAX_NAME = 256
+_MAX_MODELS = 10_000
 _TIMEOUT = 30.0
 
 
@@ -143,16 +143,16 @@ def _entries(listing: Mapping[str, Any]) -> list[dict[str, Any]]:
     listed = listing.get("data")
     return [
         entry
-        for entry in (listed[:_MOST_MODELS] if isinstance(listed, list) else ())
+        for entry in (listed[:_MAX_MODELS] if isinstance(listed, list) else ())
         if isinstance(entry, dict)
         and isinstance(name := entry.get("id"), str)
         and name.isprintable()
-        and 0 < len(name) <= _LONGEST_NAME
+        and 0 < len(name) <= _MAX_NAME
     ]
 
 
 def _listed(names: Sequence[str], answer: Answer, of: int | None = None) -> str:
-    shown = answer.quoted(", ".join(names[:_SHOWN]), max_chars=_SHOWN * _LONGEST_NAME)
+    shown = answer.quoted(", ".join(names[:_SHOWN]), max_chars=_SHOWN * _MAX_NAME)
     more = max(of or 0, len(names)) - min(len(names), _SHOWN)
     return f"{shown} and {more} more" if more else shown
 

@@ -27,9 +27,9 @@ WORDS = 100
 text without blanks between words count as one."""
 MAX_BYTES = 2**28
 """The largest file that is read."""
-_LONGEST_WORD = 1000
+_MAX_WORD = 1000
 """Characters. What is longer, such as a picture in base64, is cut like words."""
-_LONGEST_HEADING = 200
+_MAX_HEADING = 200
 """Characters. Each passage below repeats them."""
 
 
@@ -143,10 +143,10 @@ def cut(blocks: Blocks, name: str) -> Iterator[tuple[str, str]]:
                 yield passage()
             words, size = [], 0
             if not block.level:  # of `orsa-lake` and `Orsa Lake` the one that was written to be read
-                path[-1] = (path[-1][0], text[:_LONGEST_HEADING])
+                path[-1] = (path[-1][0], text[:_MAX_HEADING])
             elif text:
                 level = 0 if block.level in (_NAME, 1) else min(block.level, 6)
-                path = [*((at, above) for at, above in path if at < level), (level, text[:_LONGEST_HEADING])]
+                path = [*((at, above) for at, above in path if at < level), (level, text[:_MAX_HEADING])]
             continue
         pieces, sizes = _pieces(text)
         if words and size + sum(sizes) > 2 * WORDS >= sum(sizes):
@@ -177,13 +177,13 @@ def _whole_sentences(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 _UNSPACED = re.compile(f"[{UNSPACED}]")
-_PIECE = re.compile(rf"[{UNSPACED}]\s*|[^\s{UNSPACED}]{{1,{_LONGEST_WORD}}}\s*")
+_PIECE = re.compile(rf"[{UNSPACED}]\s*|[^\s{UNSPACED}]{{1,{_MAX_WORD}}}\s*")
 
 
 def _pieces(text: str) -> tuple[list[str], list[int]]:
     """A paragraph in words with what follows them, and their sizes in half words."""
     words = text.split(" ")
-    if max(map(len, words)) <= _LONGEST_WORD and (text.isascii() or not _UNSPACED.search(text)):
+    if max(map(len, words)) <= _MAX_WORD and (text.isascii() or not _UNSPACED.search(text)):
         return [f"{word} " for word in words], [2] * len(words)
     pieces = _PIECE.findall(text)
     return pieces, list(map(_size, pieces))

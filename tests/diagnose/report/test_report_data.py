@@ -28,7 +28,7 @@ from holdfast.diagnose.report.data import (
     smoothed,
     thin,
 )
-from holdfast.diagnose.report.samples import MOST_ROLLOUTS, rollouts_json
+from holdfast.diagnose.report.samples import MAX_ROLLOUTS, rollouts_json
 
 from ..conftest import LOGS
 
@@ -188,8 +188,8 @@ def test_rollouts_are_spread_over_the_run_newest_first() -> None:
     every = [rollout(step) for step in range(1, 10_001) for _ in range(4)]
     steps = [row["step"] for row in rollouts_json([every])]
     assert steps == sorted(steps, reverse=True) and steps[0] == 10_000 and steps[-1] == 1
-    assert 0.9 * MOST_ROLLOUTS <= len(steps) <= MOST_ROLLOUTS and all(steps.count(step) == 4 for step in set(steps))
-    assert max(np.diff(sorted(set(steps)))) < 2 * 10_000 / (MOST_ROLLOUTS / 4)
+    assert 0.9 * MAX_ROLLOUTS <= len(steps) <= MAX_ROLLOUTS and all(steps.count(step) == 4 for step in set(steps))
+    assert max(np.diff(sorted(set(steps)))) < 2 * 10_000 / (MAX_ROLLOUTS / 4)
     assert len(rollouts_json([[rollout(step) for step in range(5)], [], [rollout(9)]])) == 6
 
 

@@ -116,7 +116,7 @@ def test_an_answer_before_the_end_of_the_body_leaves_a_bound(index: Any) -> None
 
 
 def test_silent_connections_give_way_to_one_that_sends(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST", 5)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 5)
 
     async def test(server: Server, listener: socket.socket) -> None:
         silent = [client(listener) for _ in range(20)]
@@ -131,7 +131,7 @@ def test_silent_connections_give_way_to_one_that_sends(index: Any, monkeypatch: 
 
 
 def test_where_all_are_busy_a_new_connection_is_dropped(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST", 1)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 1)
     searching, go = threading.Event(), threading.Event()
 
     def wait() -> None:

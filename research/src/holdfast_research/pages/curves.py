@@ -50,16 +50,20 @@ def link(experiment: str) -> str:
     return f"smaller.md#{experiment}" if experiment in SMALL else f"{experiment}.md"
 
 
+def _seeds(seeds: Sequence[Any]) -> str:
+    return f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
+
+
 def text_of(results: Mapping[str, Any], picture: Sequence[str] = ()) -> str:
     """The page, or the section of an experiment of `SMALL`, from what results.json holds. `picture` is its line."""
     name, level = results["experiment"], "#" * (1 + (results["experiment"] in SMALL))
     title = name if name in SMALL else results["title"]
-    seeds = ", ".join(map(str, results["seeds"]))
     command = f"holdfast reproduce run {name} --seeds {len(results['seeds'])}"
     lines = [f"{level} {title}", "", r.sentence(results["shows"]), "", "```bash", command, "```", ""]
     lines += [f"**{line}**\n" for line in r.start_lines(results)]
     lines += [f"* {note}" for note in results["notes"]]
-    lines += [f"* Recipe `{results['recipe']}`, seeds {seeds}: [every run](../data/laboratory/{name}/runs.csv), and"]
+    runs = f"[every run](../data/laboratory/{name}/runs.csv)"
+    lines += [f"* Recipe `{results['recipe']}`, {_seeds(results['seeds'])}: {runs}, and"]
     lines += ["  [how to read this page](README.md#how-to-read-a-page).", ""]
     lines += [*_table(COLUMNS, map(arm_row, (arm for arm in results["arms"] if arm["runs"]))), "", *picture]
     if name not in SMALL:
@@ -103,11 +107,12 @@ def missing(results: Mapping[str, Any]) -> Iterator[str]:
             lacking.setdefault(arm, []).append(seed)
     by_seeds: dict[str, list[str]] = {}
     for arm, seeds in lacking.items():
-        by_seeds.setdefault(", ".join(seeds), []).append(arm)
+        by_seeds.setdefault(_seeds(seeds), []).append(arm)
     if none := [*none, *results["left_out"]]:
         yield f"Arms: {'; '.join(none)}." if len(none) < 10 else f"{len(none)} more arms of the experiment's file."
     for these, arms in by_seeds.items():
-        yield f"Seeds {these}: {'; '.join(arms) if len(arms) < 4 else f'{len(arms)} arms, which the table shows'}."
+        named = "; ".join(arms) if len(arms) < 4 else f"{len(arms)} arms, which the table shows"
+        yield f"{these.capitalize()}: {named}."
 
 
 def claim_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:

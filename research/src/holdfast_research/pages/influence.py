@@ -41,7 +41,7 @@ COMMAND = "python -m holdfast_research.pages.influence RUN..."
 QUESTIONS, SEED = 40, 101
 KEPT_ACTIONS = (0, 1)
 """Whole rollouts and first actions."""
-FEWEST = 5
+MIN_COUNT = 5
 """Questions of a checkpoint below which nothing is ranked."""
 _DRAWS = 400
 
@@ -315,7 +315,7 @@ def over(
 
 def comparable(checkpoints: Iterable[Probed]) -> list[Probed]:
     """Those with enough questions on which some rollouts are correct and some are not."""
-    return [c for c in checkpoints if c.influence.used >= FEWEST]
+    return [c for c in checkpoints if c.influence.used >= MIN_COUNT]
 
 
 def series(runs: Sequence[ProbedRun]) -> list[list[str]]:

@@ -7,7 +7,7 @@ from html import escape
 
 from holdfast_research.probes.cases import LABELS, Case, CaseRollout, Cases, CaseToken
 
-_MOST_TOKENS = 40
+_MAX_TOKENS = 40
 """Rows of a table of tokens. The JSON has all."""
 
 
@@ -64,7 +64,7 @@ def _rollout(rollout: CaseRollout) -> Iterator[str]:
             yield from ("", *_quoted(turn.observation.strip(), "> "))
         yield ""
     every = rollout.tokens
-    kept = sorted(sorted(range(len(every)), key=lambda k: -abs(every[k].after - every[k].before))[:_MOST_TOKENS])
+    kept = sorted(sorted(range(len(every)), key=lambda k: -abs(every[k].after - every[k].before))[:_MAX_TOKENS])
     if len(kept) < len(every):
         yield from (f"The {len(kept)} of {len(every)} tokens that changed most:", "")
     yield from _table(["", "token", "before", "after", "change", "push"], [_token(k + 1, every[k]) for k in kept])

@@ -108,8 +108,8 @@ def phase_in(rows: Sequence[Row]) -> str | None:
 
 LABELS = ("run", "run_id", "run_name", "experiment", "experiment_name", "exp", "exp_name", "trial", "seed")
 """What scripts call the column, or the key, that names a run."""
-_LONGEST = 100
-"""Characters of a label."""
+MAX_LABEL = 100
+"""Characters of a label, and of the name of a run."""
 _MANY = 0.2
 """Share of the mean number of rows that each run must have, for a column of another name to be a label."""
 
@@ -132,7 +132,7 @@ def label_in(rows: Sequence[Row], steps: Sequence[int | None]) -> str | None:
 def _is_label(name: str, value: object) -> bool:
     if name.lower() in LABELS and isinstance(value, int | str):
         return True
-    return isinstance(value, str) and 0 < len(value) <= _LONGEST and not (is_evaluation(value) or _NUMBER.match(value))
+    return isinstance(value, str) and 0 < len(value) <= MAX_LABEL and not (is_evaluation(value) or _NUMBER.match(value))
 
 
 def _tells_apart(labels: Sequence[Any], steps: Sequence[int]) -> bool:

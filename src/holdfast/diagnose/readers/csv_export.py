@@ -33,7 +33,8 @@ _COMMENT = re.compile(r"\ufeff?(?:#|sep=.$|\s*$)", re.IGNORECASE)
 _COMMENTS = 20
 """Such lines that may stand at the beginning of a file."""
 _OF_TENSORBOARD = ["wall time", "step", "value"]
-_TAG = re.compile(r"(?:.*tag-)?(.*?)(?:\.csv)?(?:\.gz)?", re.IGNORECASE | re.DOTALL)
+_BESIDE_TAG = re.compile(r"^.*tag-|(?:\.csv)?(?:\.gz)?$", re.IGNORECASE | re.DOTALL)
+"""What the name of such a file has before and behind the metric's."""
 
 Metric = tuple[str, str]
 """The run and the metric of a column."""
@@ -64,8 +65,8 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     """The runs of a table, in the order of their columns."""
     rows = _rows(file.path, tally)
     _, header = next(rows, (0, []))
-    if [name.strip().lower() for name in header] == _OF_TENSORBOARD:  # whose file is named after the series
-        header = ["", "step", _TAG.fullmatch(file.path.name)[1]]  # type: ignore[index]
+    if [name.strip().lower() for name in header] == _OF_TENSORBOARD:  # whose file is named after the metric
+        header = ["", "step", _BESIDE_TAG.sub("", file.path.name)]
     first = list(islice(rows, _FIRST))
     metrics = _metrics(header, tally)
     of_value = _of_value(header)

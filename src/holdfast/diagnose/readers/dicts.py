@@ -32,7 +32,7 @@ _BAR = re.compile(r"(?:^|\r)([^\r%|]*)%\|[^|\r]*\|\s*(\d{1,15})/(\d{1,15})\s*\["
 _RANK = re.compile(r"(\[?\w*rank\W?\d+\]?:?|Train(ing)?:)?", re.IGNORECASE)
 _ANNOUNCED = re.compile(r"(?<![\w/])(global step|rollout|perf|eval|step) (\d{1,9}):\s*$", re.IGNORECASE)
 _ANNOUNCEMENT = 80  # characters
-_LONGEST = 1 << 16  # characters of a dict that is wrapped over lines
+_MAX_DICT = 1 << 16  # characters of a dict that is wrapped over lines
 _MAX_WRAPPED = 1000  # lines
 _TAIL = 1 << 14  # characters before a dict that may hold its progress bar
 
@@ -98,7 +98,7 @@ class Dicts:
         begun.append(line.rstrip("\r"))
         if "}" in line:
             return "".join(begun)
-        if len(begun) > _MAX_WRAPPED or sum(map(len, begun)) > _LONGEST:
+        if len(begun) > _MAX_WRAPPED or sum(map(len, begun)) > _MAX_DICT:
             self._cut(begun)
         else:
             self._open = begun

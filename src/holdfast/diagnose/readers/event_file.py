@@ -24,7 +24,7 @@ _MARK = "tfevents"
 _FLOAT = struct.Struct("<f")
 _HEAD, _TAIL = 12, 4  # bytes before and after an event
 _FIRST = 200  # numbers of a file that show how it begins
-_LONGEST = 1 << 16  # a longer event is an image, a histogram or a graph
+_MAX_EVENT = 1 << 16  # a longer event is an image, a histogram or a graph
 _STEP, _SUMMARY, _VALUE = 2, 5, 1
 _TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8
 _DTYPE, _SHAPE, _CONTENT = 1, 2, 4
@@ -80,7 +80,7 @@ def _records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
             if len(head) < _HEAD or length + _TAIL > size - file.tell():
                 tally.add("the file ends within a record: it was cut off, or is still being written", number)
                 return
-            if length > _LONGEST:
+            if length > _MAX_EVENT:
                 file.seek(length + _TAIL, 1)
                 continue
             record = file.read(length + _TAIL)

@@ -20,7 +20,7 @@ from holdfast.diagnose.readers.text import Tally, head
 PRINTED: tuple[Reader[str], ...] = (TABLE, DICTS, PRINTS, CONSOLE)
 """What reads the text of a cell: a table, or what a trainer prints."""
 _FIRST = 500
-_FEWEST = 5
+_MIN_TEXTS = 5
 """Texts that say a loss or a reward before they are lines of a log."""
 
 
@@ -40,11 +40,11 @@ def unwrapped_lines(rows: Numbered, file: LogFile) -> list[Raw]:
     first = list(islice(of_rows, _FIRST))
     count = Counter(name for row in first for name, text in row.items() if _is_line(text))
     ((name, times),) = count.most_common(1) or [("", 0)]
-    if times < _FEWEST:
+    if times < _MIN_TEXTS:
         return []
     texts: Iterator[str] = (f"{row.get(name, '')}".rstrip("\n") + "\n" for row in chain(first, of_rows))
     read = read_inside(texts, (DICTS, PRINTS, COUNTED, CONSOLE), file, "line")
-    return [raw for raw in read if len(set(raw.columns.steps().tolist())) >= _FEWEST]
+    return [raw for raw in read if len(set(raw.columns.steps().tolist())) >= _MIN_TEXTS]
 
 
 def _is_line(text: object) -> bool:

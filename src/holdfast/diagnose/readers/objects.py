@@ -9,7 +9,7 @@ from itertools import count, islice
 from typing import Any
 
 from holdfast.base.stored import bounded, bounded_json
-from holdfast.diagnose.readers.axes import LABELS, axis_of, is_evaluation
+from holdfast.diagnose.readers.axes import LABELS, MAX_LABEL, axis_of, is_evaluation
 from holdfast.diagnose.readers.names import AXES, like_a_reward
 from holdfast.diagnose.readers.numbering import is_numeric
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row
@@ -22,12 +22,10 @@ _BEGINS = re.compile(r'\{[ \t]*\r?\n\s*"[^"\n]*"\s*:')
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 _PHASE = "phase"
 """The column that rows of an evaluation get."""
-_MOST = 1000
+_MAX_RUNS = 1000
 """Runs that are looked for in a value."""
 _CALLED = ("name", "run_name", "experiment_name", "exp_name", "experiment", "tag", "label")
 """Where a run says what it is called, before its ids."""
-_LONGEST = 100
-"""Characters of what a run calls itself."""
 
 _decode = json.JSONDecoder().raw_decode
 
@@ -74,7 +72,7 @@ def runs_in(value: Any) -> dict[str, list[Row]]:
     [{'step': 3, 'loss': 2.0}, {'step': 4, 'loss': 1.0}]
     """
     runs: dict[str, list[Row]] = {}
-    for path, rows in islice(_lists_in(value, ()), _MOST):
+    for path, rows in islice(_lists_in(value, ()), _MAX_RUNS):
         *outer, last = path or ("",)
         if is_evaluation(last):
             rows = [{**row, _PHASE: "eval"} for row in rows]
@@ -121,7 +119,7 @@ def _is_row(value: Any) -> bool:
 
 def _label_of(run: Row, number: int) -> str:
     """What a run calls itself, by the likeliest of its short texts; its number if it has none."""
-    texts = {name: text for name, text in run.items() if isinstance(text, str) and 0 < len(text) <= _LONGEST}
+    texts = {name: text for name, text in run.items() if isinstance(text, str) and 0 < len(text) <= MAX_LABEL}
     named = next((texts[name] for name in (*_CALLED, *LABELS) if name in texts), None)
     return named or next(iter(texts.values()), str(number))
 

@@ -42,7 +42,7 @@ from holdfast.hosts.host import Host
 
 _FEW = 2
 _FIRST = 100  # rows by which a log is known
-_FEWEST = 5
+_MIN_LINES = 5
 """Lines without a step that say a reward before they are rows."""
 _PLACED = ("step", "iter", "ep", "update", "batch", "round", "rollout")
 _HEADING = re.compile(
@@ -217,7 +217,7 @@ PRINTS = Reader(
     suffixes=(".log", ".log.gz", ".out", ".txt"),
 )
 SCORES = Reader(
-    recognises=lambda path, start: _has_rows(path, SCORED, _FEWEST),
+    recognises=lambda path, start: _has_rows(path, SCORED, _MIN_LINES),
     read=lambda file, tally: read_runs(file, tally, partial(_read_lines, SCORED)),
     lacks="has no line with a step and a score",
     suffixes=(".log", ".log.gz", ".out", ".txt"),
@@ -237,9 +237,9 @@ def _often(numbered: Lines) -> list[str]:
     """The names that lines say about as often as a reward, and again and again. The first begins a row."""
     said = [facts for _, facts in _said(numbered)]
     whole = [facts for facts in said if like_a_reward(facts) and any("loss" in name for name in facts)]
-    count = Counter(name for facts in (whole if len(whole) >= _FEWEST else said) for name in facts)
+    count = Counter(name for facts in (whole if len(whole) >= _MIN_LINES else said) for name in facts)
     most = max((times for name, times in count.items() if like_a_reward([name])), default=0)
-    often = [name for name in count if most and count[name] >= max(_FEWEST, most / 2)]
+    often = [name for name in count if most and count[name] >= max(_MIN_LINES, most / 2)]
     return sorted(often, key=lambda name: abs(count[name] - most) > 1)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
-from holdfast.diagnose.readers.axes import label_in
+from holdfast.diagnose.readers.axes import MAX_LABEL, label_in
 from holdfast.diagnose.readers.columns import Columns, whole
 from holdfast.diagnose.readers.names import AXES
 from holdfast.diagnose.readers.numbering import Numbering
@@ -19,7 +19,6 @@ Numbered = Iterable[tuple[int, Row]]
 
 _FIRST = 500  # rows from which the frame is recognised
 _MAX_RUNS = 1000
-_LONGEST = 100  # characters of the name of a run
 
 
 def read_rows(rows: Numbered, tally: Tally, frame: Frame | None = None) -> list[tuple[Frame, Columns]]:
@@ -35,7 +34,7 @@ def read_rows(rows: Numbered, tally: Tally, frame: Frame | None = None) -> list[
     label = None if frame.numbered else _label_of([row for _, row in first], frame)
     runs: dict[str, _Run] = {}
     for place, row in chain(first, rows):
-        name = "" if label is None else str(row.pop(label, ""))[:_LONGEST]
+        name = "" if label is None else str(row.pop(label, ""))[:MAX_LABEL]
         if name not in runs and len(runs) == _MAX_RUNS:
             tally.add(f"left out {{n rows}} of runs beyond the first {_MAX_RUNS:,}", place)
             continue

@@ -28,11 +28,11 @@ _NO_NAME = re.compile(
     r",?\s*(?:\b(?:pid|ip|actor_id)=\S+|\b\w*(?:rank|gpu|worker|process|proc|node|device|cuda)\W?\d+\b)", re.IGNORECASE
 )
 _CLOCK = re.compile(r"\d:\d\d|\d{4}-\d\d|^[\d\W]*$")
-_MOST = 100
+_MAX_RUNS = 100
 """Runs in a file that are read each by itself."""
 _RARE = 0.02
 """Share of the lines of the commonest mark that those of another must have."""
-_FEWEST = 2
+_MIN_STEPS = 2
 """Steps that two runs must share, with other rewards at most of them."""
 
 
@@ -71,7 +71,7 @@ def _marks_in(path: Path) -> list[str]:
         if (says_core(line) or "step:" in line) and (mark := _mark_in(line)):
             marks[mark] += 1
     most = max(marks.values(), default=0)
-    return [mark for mark, count in marks.most_common(_MOST) if count >= max(_FEWEST, _RARE * most)]
+    return [mark for mark, count in marks.most_common(_MAX_RUNS) if count >= max(_MIN_STEPS, _RARE * most)]
 
 
 def _of_mark(path: Path, tally: Tally, mark: str) -> Iterator[tuple[int, str]]:
@@ -96,4 +96,4 @@ def _reward_of(run: Raw) -> Series | None:
 
 def _are_other(first: Series, second: Series) -> bool:
     _, mine, theirs = np.intersect1d(first.steps, second.steps, return_indices=True)
-    return len(mine) >= _FEWEST and bool(2 * (first.values[mine] != second.values[theirs]).sum() > len(mine))
+    return len(mine) >= _MIN_STEPS and bool(2 * (first.values[mine] != second.values[theirs]).sum() > len(mine))

@@ -12,7 +12,7 @@ import numpy as np
 from holdfast.diagnose.log import Format, Log, Series
 from holdfast.diagnose.readers.reader import LogFile, Reader
 
-_FEWEST = 3
+_MIN_STEPS = 3
 """Steps at which two logs of one run must agree."""
 _DIGITS = 1e-3
 """How far two numbers may differ: consoles print four digits, TensorBoard writes single precision."""
@@ -65,7 +65,7 @@ def _is_part(file: LogFile, log: Log, other: LogFile, whole: Log) -> bool:
         file.path.parent.parent == other.path.parent
         and log.host == whole.host
         and not shared
-        and len(np.intersect1d(log.steps, whole.steps)) >= _FEWEST
+        and len(np.intersect1d(log.steps, whole.steps)) >= _MIN_STEPS
     )
 
 
@@ -109,4 +109,4 @@ def _agree(first: Series, second: Series) -> bool | None:
     if not np.allclose(a, b, rtol=_DIGITS, atol=1e-9, equal_nan=True):
         return False
     known = a[np.isfinite(a)]
-    return True if len(known) >= _FEWEST and np.ptp(known) > 0 else None
+    return True if len(known) >= _MIN_STEPS and np.ptp(known) > 0 else None

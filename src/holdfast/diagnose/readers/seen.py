@@ -27,7 +27,7 @@ _DONE = re.compile(
 )
 """What a log says that ended well; errors beside it are of its processes that are taken down."""
 _TAIL = 400  # lines
-_LONGEST = 1 << 12  # characters of a line that are looked at
+_MAX_LINE = 1 << 12  # characters of a line that are looked at
 _SHOWN = 160
 _HEADER = re.compile(r"|[^\W\d][^:=(\[{]{0,60}")
 """A name of a column. Lines of a log have marks in them, or begin with a number."""
@@ -60,7 +60,7 @@ def _death(numbered: Iterable[tuple[int, str]]) -> str:
     """How the run ended, with the line that says so; "" if no line does."""
     found: dict[str, tuple[int, str]] = {}
     for number, line in numbered:
-        plain = without_process(COLOUR.sub("", line[:_LONGEST]))
+        plain = without_process(COLOUR.sub("", line[:_MAX_LINE]))
         for death, pattern in _PATTERNS.items():
             if pattern.search(plain):
                 found[death] = number, plain.strip()

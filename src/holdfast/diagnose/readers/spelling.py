@@ -10,7 +10,7 @@ from holdfast.hosts import HOSTS
 from holdfast.hosts.host import Host
 
 _BETWEEN = re.compile(r"[^0-9a-z]+")
-_FEWEST = 3
+_MIN_NAMES = 3
 """Names in another spelling by which a host is known. One or two may be a script's own."""
 
 
@@ -56,7 +56,7 @@ def respelled_host(names: Iterable[str]) -> tuple[Host, int] | None:
     names = list(names)
     best = max(HOSTS.values(), key=lambda host: _respelled(host, names))
     count = _respelled(best, names)
-    return (best, count) if count >= _FEWEST else None
+    return (best, count) if count >= _MIN_NAMES else None
 
 
 def _respelled(host: Host, names: list[str]) -> int:

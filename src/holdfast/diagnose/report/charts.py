@@ -52,12 +52,12 @@ class Chart:
 
 
 _ACTION = re.compile(r"likelihood/(correct|incorrect)/action_(\d+)")
-_MOST_ACTIONS = 5
+_MAX_ACTIONS = 5
 _FUNCTION = re.compile(r"rewards/(.+)/mean")
-_MOST_FUNCTIONS = 8
+_MAX_FUNCTIONS = 8
 _HOST_COLORS = ("third", "action-4", "action-5")
-_MOST_UNKNOWN = 12
-_MOST_MORE = 100
+_MAX_UNKNOWN = 12
+_MAX_MORE = 100
 
 
 def _chart(id: str, title: str, caption: str, rows: Sequence[Mapping[str, Any]]) -> Chart:
@@ -79,7 +79,7 @@ def charts_for(names: Iterable[str], named: Iterable[str] = ()) -> tuple[Chart, 
     drawn = {line.series for chart in charts for row in chart.rows for line in row.lines}
     others = [name for name in dict.fromkeys(named) if name in names and name not in drawn]
     if not names & drawn:
-        others = others or sorted(names)[:_MOST_UNKNOWN]
+        others = others or sorted(names)[:_MAX_UNKNOWN]
     rows = tuple(Row(name, (Line(name, name, "ink"),)) for name in others)
     return (*charts, *([Chart("others", "Other series", "", rows)] if rows else ()))
 
@@ -87,14 +87,14 @@ def charts_for(names: Iterable[str], named: Iterable[str] = ()) -> tuple[Chart, 
 def more_charts(names: Iterable[str], charts: Iterable[Chart]) -> tuple[Chart, ...]:
     """A chart for each series that none of `charts` shows, for the first of them by name."""
     drawn = {line.series for chart in charts for row in chart.rows for line in row.lines}
-    others = [name for name in sorted(names) if name not in drawn][:_MOST_MORE]
+    others = [name for name in sorted(names) if name not in drawn][:_MAX_MORE]
     return tuple(Chart(f"more-{k}", name, "", (Row("", (Line(name, name, "ink"),)),)) for k, name in enumerate(others))
 
 
 def _reward_functions(names: set[str]) -> Chart:
     """A row for each reward function. With one function the chart of the reward says the same."""
     labels = {name: match[1] for name in sorted(names) if (match := _FUNCTION.fullmatch(name))}
-    rows = tuple(Row(label, (Line(name, label, "ink"),)) for name, label in list(labels.items())[:_MOST_FUNCTIONS])
+    rows = tuple(Row(label, (Line(name, label, "ink"),)) for name, label in list(labels.items())[:_MAX_FUNCTIONS])
     caption = (
         "Mean of each reward function. If one falls while the reward rises, the policy sacrifices it for the others."
     )
@@ -114,6 +114,6 @@ def _filled(row: Row, names: set[str]) -> Row:
     lines = [
         Line(name, f"action {k}", f"action-{k}", ("solid", "dash", "dot", "dashdot", "longdash")[k - 1], minor=k > 2)
         for k, name in actions
-        if 1 <= k <= _MOST_ACTIONS
+        if 1 <= k <= _MAX_ACTIONS
     ]
     return replace(row, lines=tuple(lines))

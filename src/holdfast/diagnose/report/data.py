@@ -27,13 +27,13 @@ RUN_COLORS = 6
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 """A second cue next to the colour. 6 and 5 have no common factor, so 30 runs differ, and neighbours differ in both."""
 _POINTS = 6_000
-_MOST, _FEWEST = 1_200, 120
-_MOST_DOTS = 200
+_MAX_POINTS, _MIN_POINTS = 1_200, 120
+_MAX_DOTS = 200
 """Values of a series logged rarely that are all drawn. If there are more, it was not logged rarely."""
-_MOST_WITH_VALUES = 6
+_MAX_WITH_VALUES = 6
 """Runs of a page that holds every value of each. Those of more runs are a cloud, and it has their means alone."""
 _POINTS_MORE = 1_200
-_MOST_MORE, _FEWEST_MORE = 200, 60
+_MAX_MORE, _MIN_MORE = 200, 60
 """Points of a series that no chart of `charts.py` shows."""
 
 
@@ -48,8 +48,8 @@ def page_data(runs: Sequence[ReportedRun], *, whole: bool = False) -> dict[str, 
     named = [name for run in runs for finding in run.diagnosis.findings for name in finding.series]
     names = {name for run in runs for name, series in run.log.series.items() if len(series)}
     charts = charts_for(names, named)
-    most = max(_FEWEST, min(_MOST, _POINTS // len(runs)))
-    most_more = max(_FEWEST_MORE, min(_MOST_MORE, _POINTS_MORE // len(runs)))
+    most = max(_MIN_POINTS, min(_MAX_POINTS, _POINTS // len(runs)))
+    most_more = max(_MIN_MORE, min(_MAX_MORE, _POINTS_MORE // len(runs)))
     steps = [sorted({finding.step for finding in run.diagnosis.findings}) for run in runs]
     rollouts = rollouts_json([run.rollouts for run in runs], steps, whole=whole)
     drawn = [_chart(chart, runs, most) for chart in charts]
@@ -59,7 +59,7 @@ def page_data(runs: Sequence[ReportedRun], *, whole: bool = False) -> dict[str, 
     return {
         "rows": longest if longest >= SMOOTHED_FROM else 0,
         "window": window_of(longest),
-        "values": len(runs) <= _MOST_WITH_VALUES,
+        "values": len(runs) <= _MAX_WITH_VALUES,
         "runs": [_run(run, i) for i, run in enumerate(runs)],
         "charts": [chart for chart in drawn if chart["rows"]],
         "more": [_chart(chart, runs, most_more) for chart in more_charts(names, charts)],
@@ -113,7 +113,7 @@ def _apart(row: Row, names: set[str]) -> list[Row]:
 def _row(row: Row, runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
     several = len(runs) > 1
     traces = [
-        _trace(line, series, i, most, questions_of(run.log, line.series), with_values=len(runs) <= _MOST_WITH_VALUES)
+        _trace(line, series, i, most, questions_of(run.log, line.series), with_values=len(runs) <= _MAX_WITH_VALUES)
         for line in row.lines
         for i, run in enumerate(runs)
         if (series := run.log.series.get(line.series)) is not None
@@ -143,7 +143,7 @@ def _trace(
     if questions is not None:
         trace["raw"]["ends"] = [[short(end, 3) for end in ends_of(y, questions)] for y in trace["raw"]["y"]]
         trace["label"] += f" ({questions:,} questions, 95 % interval)"
-    mean = None if line.points and len(series) <= _MOST_DOTS else smoothed(series)
+    mean = None if line.points and len(series) <= _MAX_DOTS else smoothed(series)
     if mean is not None:
         thinned = curve(mean, most)
         rows = np.diff(mean.steps[[0, -1]])[0] / max(len(mean) - 1, 1)
@@ -221,7 +221,7 @@ def seconds_chart(runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
         if several:
             line = Line("seconds", "seconds a step", "ink")
             total = Series(seconds.steps, seconds.total)
-            traces.append(_trace(line, total, i, most, with_values=len(runs) <= _MOST_WITH_VALUES))
+            traces.append(_trace(line, total, i, most, with_values=len(runs) <= _MAX_WITH_VALUES))
             continue
         starts = np.arange(0, len(seconds.steps), -(-len(seconds.steps) // most))
         counts = np.diff([*starts, len(seconds.steps)])
@@ -286,8 +286,8 @@ def _range(traces: Sequence[dict[str, Any]]) -> list[float] | None:
 
 SMOOTHED_FROM = 15
 """Values a series must have for its mean to be drawn."""
-_MOST_BAD = 200
-_MOST_SAMPLES = 200
+_MAX_BAD = 200
+_MAX_SAMPLES = 200
 
 
 def thin(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
@@ -331,7 +331,7 @@ def curve(series: Series, most: int) -> dict[str, Any]:
     steps, values = series.steps[is_number], series.values[is_number]
     kept = thin(values, most)
     bad = series.steps[~is_number]
-    bad = bad[np.linspace(0, len(bad) - 1, min(len(bad), _MOST_BAD)).astype(np.int64)] if len(bad) else bad
+    bad = bad[np.linspace(0, len(bad) - 1, min(len(bad), _MAX_BAD)).astype(np.int64)] if len(bad) else bad
     drawn = {"x": steps[kept].tolist(), "y": [short(v) for v in values[kept].tolist()], "bad": bad.tolist()}
     return drawn if len(kept) == len(values) else drawn | {"of": len(values)}
 
@@ -346,6 +346,6 @@ def share_of_samples(changes: list[float]) -> dict[str, list[Any]]:
     ordered = ordered[np.isfinite(ordered)]
     if not len(ordered):
         return {"x": [], "y": []}
-    kept = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), _MOST_SAMPLES)).astype(np.int64))
+    kept = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), _MAX_SAMPLES)).astype(np.int64))
     shares = 100 * (kept + 0.5) / len(ordered)
     return {"x": [short(x, 3) for x in shares.tolist()], "y": [short(y, 4) for y in ordered[kept].tolist()]}

@@ -19,11 +19,11 @@ from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.texts import KINDS
 from holdfast.diagnose.verdict import NOT_LEARNING
 
-_MOST_SETTINGS = 600
+_MAX_SETTINGS = 600
 _OPEN_SETTINGS = 12
 """Settings that differ are shown at once if there are at most this many, else behind a click."""
-_MOST_TEXT = 1600
-_MOST_CHANGES = 3
+_MAX_TEXT = 1600
+_MAX_CHANGES = 3
 
 
 def legend(runs: Sequence[ReportedRun]) -> str:
@@ -188,7 +188,7 @@ def _changes(runs: Sequence[ReportedRun]) -> str:
             needing.setdefault(run.diagnosis.verdict.change, []).append(run.log.name)
     return "".join(
         f'<p class="change"><b>{text(", ".join(names))}, change first:</b> {_marked(change)}</p>'
-        for change, names in list(needing.items())[:_MOST_CHANGES]
+        for change, names in list(needing.items())[:_MAX_CHANGES]
     )
 
 
@@ -210,7 +210,7 @@ def _differing(runs: Sequence[ReportedRun]) -> str:
 
     def shown(names: Iterable[str]) -> str:
         rows = [[name, *("–" if value is None else value for value in differing[name])] for name in names]
-        return table(["setting", *(run.log.name for run in runs)], rows[:_MOST_SETTINGS])
+        return table(["setting", *(run.log.name for run in runs)], rows[:_MAX_SETTINGS])
 
     with_it = [folded(f"{len(came)} that came with {name}", shown(came)) for name, came in changed.items() if came]
     inside = "\n".join([shown(changed), *with_it])
@@ -286,7 +286,7 @@ def settings(run: ReportedRun) -> str:
     rows = [[name, value] for name, value in sorted(settings_of(run.log).items())]
     if not rows:
         return ""
-    return folded(f"Settings ({len(rows)})", table(["setting", run.log.name], rows[:_MOST_SETTINGS]))
+    return folded(f"Settings ({len(rows)})", table(["setting", run.log.name], rows[:_MAX_SETTINGS]))
 
 
 # ---- links to rollouts
@@ -369,6 +369,6 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str =
 
 def text(plain: str) -> str:
     """Escaped, cut if it is very long, and isolated if it may run from right to left."""
-    cut = plain if len(plain) <= _MOST_TEXT else f"{plain[:_MOST_TEXT]} …"
+    cut = plain if len(plain) <= _MAX_TEXT else f"{plain[:_MAX_TEXT]} …"
     escaped = escape(cut)
     return escaped if plain.isascii() else f"<bdi>{escaped}</bdi>"

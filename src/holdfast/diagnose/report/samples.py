@@ -69,7 +69,7 @@ def _changes(row: Mapping[str, Any]) -> SampleChanges:
     return SampleChanges(step=int(row["step"]), correct=correct, incorrect=incorrect)
 
 
-MOST_ROLLOUTS = 240
+MAX_ROLLOUTS = 240
 _TOTAL_CHARACTERS = 1_500_000
 
 
@@ -86,7 +86,7 @@ def rollouts_json(
     others: list[dict[str, Any]] = []
     for run, sampled in enumerate(rollouts):
         room = _TOTAL_CHARACTERS // count
-        chosen = _chosen_steps(sampled, max(MOST_ROLLOUTS // count, 1), near[run] if near else ())
+        chosen = _chosen_steps(sampled, max(MAX_ROLLOUTS // count, 1), near[run] if near else ())
         sizes: Counter[int] = Counter()
         for rollout in sampled:
             sizes[rollout.step] += _size(rollout)
@@ -96,7 +96,7 @@ def rollouts_json(
             if room < 0 and fitting:
                 break
             fitting.add(step)
-        kept = [rollout for rollout in sampled if rollout.step in fitting][-MOST_ROLLOUTS // count :]
+        kept = [rollout for rollout in sampled if rollout.step in fitting][-MAX_ROLLOUTS // count :]
         shown += [_rollout_json(rollout, run) for rollout in reversed(kept)]
         if whole:
             there = set(map(id, kept))
@@ -113,11 +113,11 @@ _OF_TEXT = ("prompt", "expected", "answer", "turns")
 
 
 def packed(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The texts of rollouts after the first `MOST_ROLLOUTS`, taken out of their rows: compressed JSON in base64,
+    """The texts of rollouts after the first `MAX_ROLLOUTS`, taken out of their rows: compressed JSON in base64,
     `_PACK` rollouts each, which the page unpacks when they are looked at. A row then has its place, `pack`, and the
     beginning of its question."""
     packs = []
-    for number, start in enumerate(range(MOST_ROLLOUTS, len(rows), _PACK)):
+    for number, start in enumerate(range(MAX_ROLLOUTS, len(rows), _PACK)):
         texts = []
         for row in rows[start : start + _PACK]:
             texts.append({name: row.pop(name) for name in _OF_TEXT if name in row} | {"question": row["question"]})

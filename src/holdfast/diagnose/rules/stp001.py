@@ -18,9 +18,11 @@ reports nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
-from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.smoothed import reward_range
 from holdfast.diagnose.log.trailing import (
     Truths,
@@ -62,10 +64,14 @@ from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
 DISPLACEMENT = "displacement/correct"
 
 
-def never_updates(log: Log) -> bool:
-    """Whether the learning rate is exactly 0 in every row, so that no step can be too large."""
-    rate = log.series.get(RATE)
-    return rate is not None and not rate.rounded and len(rate) > 0 and not rate.values.any()
+def from_first_update(signal: Callable[[Rows], Signal | None]) -> Callable[[Rows], Signal | None]:
+    """The signal without rows up to which the learning rate was exactly 0, where no step can be too large."""
+
+    def found(rows: Rows) -> Signal | None:
+        made = signal(rows)
+        return made and replace(made, where=made.where & (np.cumsum(~rows.is_zero(RATE)) > 0))
+
+    return found
 
 
 def unusual(change: Values) -> Truths:
@@ -306,6 +312,31 @@ BREAKS = (
     ),
 )
 """The checks of STP001 that need neither displacement nor ratios."""
+CHECKS = (
+    Check(
+        series=(DISPLACEMENT, CORRECT),
+        signal=lowers_likelihood_at_once,
+        rows_normal=ROWS_TO_FORGET,
+        message="One update suddenly lowered the likelihood of its own correct rollouts by {taken:.2g} nats per token.",
+        look_at=(DISPLACEMENT, REWARD),
+    ),
+    Check(
+        series=(LOG_RATIO, LENGTH),
+        signal=ratio_falls_at_once,
+        rows_normal=ROWS_TO_FORGET,
+        message="The importance ratio suddenly fell to {ratio:.2f} per sampled token within one rollout batch.",
+        look_at=(LOG_RATIO, REWARD),
+    ),
+    Check(
+        series=(CLIPPED, REWARD),
+        signal=clips_much,
+        rows_normal=ROWS_TO_FORGET,
+        message="An update clipped {clip/fraction:.0%} of the tokens. No earlier update clipped more than "
+        "{most before:.1%}.",
+        better=((LOG_RATIO,),),
+    ),
+    *BREAKS,
+)
 
 
 RULE = Rule(
@@ -313,33 +344,7 @@ RULE = Rule(
     doc=__doc__,
     title="step too large",
     needs=((DISPLACEMENT, CORRECT), (LOG_RATIO, LENGTH), (CLIPPED, REWARD)),
-    checks=(
-        Check(
-            series=(DISPLACEMENT, CORRECT),
-            signal=lowers_likelihood_at_once,
-            rows_normal=ROWS_TO_FORGET,
-            message="One update suddenly lowered the likelihood of its own correct rollouts by {taken:.2g} nats per "
-            "token.",
-            look_at=(DISPLACEMENT, REWARD),
-        ),
-        Check(
-            series=(LOG_RATIO, LENGTH),
-            signal=ratio_falls_at_once,
-            rows_normal=ROWS_TO_FORGET,
-            message="The importance ratio suddenly fell to {ratio:.2f} per sampled token within one rollout batch.",
-            look_at=(LOG_RATIO, REWARD),
-        ),
-        Check(
-            series=(CLIPPED, REWARD),
-            signal=clips_much,
-            rows_normal=ROWS_TO_FORGET,
-            message="An update clipped {clip/fraction:.0%} of the tokens. No earlier update clipped more than "
-            "{most before:.1%}.",
-            better=((LOG_RATIO,),),
-        ),
-        *BREAKS,
-    ),
-    applies=lambda log: not never_updates(log),
+    checks=tuple(replace(check, signal=from_first_update(check.signal)) for check in CHECKS),
     # With TRN001, correct rollouts are the short ones, and lose likelihood because long ones gain it. With SMP001, the
     # samples are another policy's.
     suppressed_by=("TRN001", "SMP001"),

@@ -23,7 +23,7 @@ from holdfast.evaluate.endpoint.line import Answered, Asked, Seen
 from holdfast.retrieval.types import Document
 from holdfast.tasks.demonstrate import answer_in
 
-_LONGEST = 10_000
+_MAX_QUESTION = 10_000
 """Characters of a question."""
 _SNIPPET = 1000
 """Characters of a passage that are sent."""
@@ -96,8 +96,8 @@ def _question(messages: Sequence[Message]) -> str:
     question = "\n".join(part.text or "" for part in parts).strip()
     if not question:
         raise HTTPException(400, "there is no question: `messages` needs a message of the role user, with a text")
-    if len(question) > _LONGEST:
-        raise HTTPException(400, f"the question has {len(question)} characters; it may have {_LONGEST}")
+    if len(question) > _MAX_QUESTION:
+        raise HTTPException(400, f"the question has {len(question)} characters; it may have {_MAX_QUESTION}")
     return question
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-MOST = 4096
+MAX_CONNECTIONS = 4096
 _FILES = 256  # handles
 _RECEIVE = 60.0  # seconds from the beginning of a request to its end
 _IDLE = 75  # seconds between requests, also for reading an answer: longer than clients keep a connection
@@ -25,14 +25,15 @@ _QUEUE = 2048  # connections that wait to be accepted
 
 
 def most_connections() -> int:
-    """Connections that may be open at once: `MOST`, or as many as this process has handles for, beside its files."""
+    """Connections that may be open at once: `MAX_CONNECTIONS`, or as many as this process has handles for beside its
+    files."""
     try:
         import resource
 
         handles = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     except ImportError:  # Windows
         handles = 512
-    return MOST if handles < 0 else min(MOST, max(handles - _FILES, handles // 2))
+    return MAX_CONNECTIONS if handles < 0 else min(MAX_CONNECTIONS, max(handles - _FILES, handles // 2))
 
 
 class Connection(HttpToolsProtocol):

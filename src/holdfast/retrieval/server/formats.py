@@ -26,7 +26,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, model_vali
 from holdfast.retrieval.storage import as_json
 from holdfast.retrieval.types import Document, Ranked
 
-MOST_HITS = 1000
+MAX_HITS = 1000
 
 
 def _number(value: object) -> object:
@@ -48,7 +48,7 @@ class RetrieveRequest(BaseModel):
     topk: Count | None = Field(
         None,
         ge=0,
-        le=MOST_HITS,
+        le=MAX_HITS,
         validation_alias=AliasChoices("topk", "top_k", "k", "top_n"),
         description="Passages per query. 0 or null: the server's default.",
     )
@@ -68,7 +68,7 @@ class RetrieveRequest(BaseModel):
 
 
 class _Search(BaseModel):
-    top_n: Count = Field(10, ge=1, le=MOST_HITS, validation_alias=AliasChoices("top_n", "topk", "top_k", "k"))
+    top_n: Count = Field(10, ge=1, le=MAX_HITS, validation_alias=AliasChoices("top_n", "topk", "top_k", "k"))
     return_score: bool = False
 
 
