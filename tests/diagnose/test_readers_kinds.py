@@ -1,4 +1,4 @@
-"""Kinds of logs that people bring: small ones of the same form, and the reward in each; and lines of scripts."""
+"""Kinds of logs that people bring: small ones of the same form, and the reward in each; and what they are named."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from holdfast.base.errors import DataError
 from holdfast.cli.main import app
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import headline
-from holdfast.diagnose.log import Log
 from holdfast.diagnose.readers import read_log, read_logs
 from holdfast.diagnose.readers.facts import row_in
+from holdfast.diagnose.readers.names import host_of, like_a_reward
+from holdfast.diagnose.readers.spelling import spelled
 
-REWARDS = [0.25, 0.5, 0.125, 0.75, 0.375, 1.0]
-
-
-def lines(form: str, first: int = 1) -> str:
-    return "\n".join(form.format(i=i, r=r) for i, r in enumerate(REWARDS, first))
+from .written import NUMBERED, REWARDS, jsonl, lines, points, read, write
 
 
-def rows(**of_all: Any) -> str:
-    return "\n".join(json.dumps({"step": i, **of_all, "mean_reward": r}) for i, r in enumerate(REWARDS, 1))
+def rows(*parts: dict[str, Any], every: int = 1) -> str:
+    """A row of JSON for each part of every step; `"R"` is the reward of the step, and parts but the first come at
+    every so many steps."""
+
+    def filled(value: Any, i: int, r: float) -> Any:
+        if isinstance(value, dict):
+            return {name: filled(part, i, r) for name, part in value.items()}
+        return {"I": i, "R": r}.get(value, value) if isinstance(value, str) else value
+
+    return jsonl(filled(part, i, r) for i, r in NUMBERED for k, part in enumerate(parts) if k == 0 or i % every == 0)
 
 
-def completions() -> str:
-    """Two completions of each prompt, whose mean is the reward."""
-    return "\n".join(
-        json.dumps({"task_id": f"q{i}", "reward": {"total": r + d, "format": 1.0}, "completion_len": 10})
-        for i, r in enumerate(REWARDS)
-        for d in (-0.125, 0.125)
-    )
+def table(header: str, row: str) -> str:
+    return f"{header}\n{lines(row)}"
 
 
 def notebook(*outputs: object) -> str:
@@ -50,59 +50,158 @@ SHOWN = [
     *lines("<tr>\n<td>{i}</td>\n<td>No Log</td><td> <b>{r}</b></td></tr>").splitlines(keepends=True),
     "</tbody></table><p>9\t9\t9",
 ]
+PROSE = "\nwe go step by step down\n1 2 3\n4 5 6 7 8\n"
+BAR = "Training:  {i}%|█▏| {i}/60 [00:{i:02d}<00:10, 1.0it/s, loss=0.5, reward={r}]"
 
-
-KINDS = {
-    "counts.log": lines("{i}/6 | loss=0.50 | reward={r}"),
-    "epochs.log": lines("Epoch:[1/1]({i}/6), Reward: {r}, KL_ref: 0.0010, Avg Response Len: 271.38"),
-    "facts.log": "Batch reward stats - mean: 9.0\n"
-    + lines("epoch 0, step {i}\n[DEBUG] Batch reward stats - mean: {r}, min: -0.4000, max: 4.0000\nenv/search\n1.5"),
-    "prime.log": lines("09:02:17  SUCCESS Step {i} |   1m36s | Reward {r} | Turns 3.1 | Truncation 14.0%"),
-    "wrapped.log": lines("(TaskRunner pid=1) step:{i}\n - critic/score/mean:{r}\n(TaskRunner pid=1)  - actor/lr:1e-6"),
+FILES = {
+    # What stands in a file of its own kind.
     "bold.md": "| Step | Reward |\n|---|---|\n" + lines("| **{i}** | {r} |"),
-    "lists.json": json.dumps({"name": "x", "history": {"mean_reward": REWARDS, "loss": [1.0] * 6}}, indent=1),
-    "names.jsonl": rows(),
-    "minmax.jsonl": rows(**{"reward/min": 0.0, "reward/max": 1.0}),
-    "metrics.jsonl": "\n".join(json.dumps({"step": i, "metrics": {"reward": r}}) for i, r in enumerate(REWARDS, 1)),
-    "nested.jsonl": "\n".join(
-        json.dumps({"step": i, "metrics": {"reward": {"mean": r, "std": 0.1}}}) for i, r in enumerate(REWARDS, 1)
+    "iterations.md": "# Run\n\n| Iteration | Reward |\n|---|---|\n" + lines("| {i} | {r} |") + "\nDone.\n",
+    "pandas.txt": table("    step  mean_reward   loss", "{i:<4}{i:4} {r:12}    0.5") + PROSE,
+    "pandas-without-index.txt": table("step  mean_reward   loss", "{i:4} {r:12}    0.5") + PROSE,
+    "lists.json": json.dumps({"name": "x", "history": {"mean_reward": REWARDS, "loss": [0.5] * 12}}, indent=1),
+    "epochs.json": json.dumps([{"epoch": i, "reward": r} for i, r in NUMBERED]),
+    "lists-of-numbers.json": json.dumps([{"step": i, "reward": r, "rewards": [0.0, 1.0]} for i, r in NUMBERED]),
+    "by-step.json": json.dumps({str(i): {"reward": r, "loss": 0.5} for i, r in NUMBERED}),
+    "nested.json": json.dumps(
+        {"training": {"steps": [{"step": i, "metrics": {"reward": r}} for i, r in NUMBERED]}, "eval": {"acc": 0.5}}
     ),
-    "train.jsonl": "\n".join(
-        json.dumps({"step": i, "time": 0.5, "train": {"reward": r, "loss": 1.0}}) for i, r in enumerate(REWARDS, 1)
+    "over-lines.jsonl": "\n".join(json.dumps({"step": i, "reward": r}, indent=1) for i, r in NUMBERED),
+    "names.jsonl": rows({"step": "I", "mean_reward": "R"}),
+    "minmax.jsonl": rows({"step": "I", "reward/min": 0.0, "reward/max": 1.0, "mean_reward": "R"}),
+    "metrics.jsonl": rows({"step": "I", "metrics": {"reward": "R"}}),
+    "nested.jsonl": rows({"step": "I", "metrics": {"reward": {"mean": "R", "std": 0.1}}}),
+    "train.jsonl": rows({"step": "I", "time": 0.5, "train": {"reward": "R", "loss": 0.5}}),
+    "epochs.jsonl": rows({"epoch": "I", "avg_reward": "R", "at": "9:00"}),
+    "alone.jsonl": rows({"step": "I", "env_reward": "R", "kl": 0.1}),
+    "wrapped.jsonl": jsonl(
+        {"log": f"step {i} loss 0.5 reward {r}\n", "stream": "stdout", "time": "2026-01-02T10:11:12Z"}
+        for i, r in NUMBERED
     ),
-    "epochs.jsonl": "\n".join(
-        json.dumps({"epoch": i, "avg_reward": r, "at": "9:00"}) for i, r in enumerate(REWARDS, 1)
+    "fields.jsonl": rows({"ts": "2026-01-02", "msg": "train", "fields": {"global_step": "I", "reward_mean": "R"}}),
+    "text.jsonl": jsonl(
+        {"step": i, "event": "end", "metrics": f"{{'reward': {r}, 'kl_div': np.float64(0.5)}}"} for i, r in NUMBERED
     ),
-    "epochs.json": json.dumps([{"epoch": i, "reward": r} for i, r in enumerate(REWARDS, 1)]),
-    "names.csv": "step,Avg. Reward\n" + lines("{i},{r}"),
-    "long.csv": "step,tag,value,dir_name\n" + lines("{i},train/reward,{r},a\n{i},train/loss,1.0,a"),
-    "shares.csv": "step,reward\n" + "\n".join(f"{i},{100 * r}%" for i, r in enumerate(REWARDS, 1)),
-    "completions.jsonl": completions(),
+    "completions.jsonl": jsonl(
+        {"task_id": f"q{i}", "reward": {"total": r + d, "format": 1.0}, "completion_len": 10}
+        for i, r in NUMBERED
+        for d in (-0.125, 0.125)
+    ),
+    "samples.jsonl": rows({"step": "I", "total_reward": "R"}, {"step": "I", "reward": 1.0}, every=5),
+    "names.csv": table("step,Avg. Reward", "{i},{r}"),
+    "long.csv": "step,tag,value,dir_name\n" + lines("{i},train/reward,{r},a", "{i},train/loss,0.5,a"),
+    "shares.csv": "step,reward\n" + "".join(f"{i},{100 * r:.1f}%\n" for i, r in NUMBERED),
+    "object-before.csv": '#{"env_id": "a"}\n' + table("step,reward", "{i},{r}"),
+    "comments-before.csv": "# run 3\n# lr 1e-6\n\n" + table("step,reward", "{i},{r}"),
+    "separator-before.csv": "sep=,\n" + table("step,reward", "{i},{r}"),
+    "blank-before.csv": "\n" + table("step,reward", "{i},{r}"),
+    "run-a-tag-train_reward.csv": table("Wall time,Step,Value", "1.7e9,{i},{r}"),
+    "reward.csv": table("Wall time,Step,Value", "1.7e9,{i},{r}"),
     "table.ipynb": notebook(
         {"data": {"text/html": SHOWN, "text/plain": ["<HTML>"]}}, {"text": "step 1 loss 1 reward 9"}
     ),
-    "printed.ipynb": notebook({"text": ["Rewards: 44 (0.30%)\n"]}, {"text": [*lines("step {i} reward {r} loss 0")]}),
-    "result.ipynb": notebook({"data": {"text/plain": lines("{{'loss': 0.1, 'reward': {r}, 'step': {i}}},")}}),
-    "alone.jsonl": "\n".join(json.dumps({"step": i, "env_reward": r, "kl": 0.1}) for i, r in enumerate(REWARDS, 1)),
+    "printed.ipynb": notebook({"text": ["Rewards: 44 (0.30%)\n"]}, {"text": [lines("step {i} reward {r} loss 0.5")]}),
+    "result.ipynb": notebook({"data": {"text/plain": lines("{{'loss': 0.5, 'reward': {r}, 'step': {i}}},")}}),
+}
+PRINTED = {
+    # What scripts, terminals and tables print, as a train.log.
+    "a count before the row": lines("{i}/12 | loss=0.50 | reward={r}"),
+    "epochs with a count": lines("Epoch:[1/1]({i}/12), Reward: {r}, KL_ref: 0.0010, Avg Response Len: 271.38"),
+    "statistics below the step": "Batch reward stats - mean: 9.0\n"
+    + lines("epoch 0, step {i}\n[DEBUG] Batch reward stats - mean: {r}, min: -0.4000, max: 4.0000\nenv/search\n1.5"),
+    "prime-rl": lines("09:02:17  SUCCESS Step {i} |   1m36s | Reward {r} | Turns 3.1 | Truncation 14.0%"),
+    "a wrapped line of verl": lines("(W pid=1) step:{i}\n - critic/score/mean:{r}\n(W pid=1)  - actor/lr:1e-6"),
+    "plain words": lines("step {i} loss 0.5 reward {r}"),
+    "brackets": lines("[step 0{i}] loss=0.5 reward={r}"),
+    "walls": lines("Step {i}/40 | Loss: 0.5 | Mean Reward: {r}"),
+    "a line of logging": lines("2026-01-02 10:11:12,123 - INFO - trainer - iteration {i} loss 0.5 avg_reward {r}"),
+    "colours": lines("\x1b[32mINFO\x1b[0m [train.py:33] Epoch {i}: loss=0.5, reward={r}"),
+    "a bar": lines(" {i}%|█▏   | {i}/40 [00:01<00:12,  3.1it/s, loss=0.5, reward={r}]"),
+    "bars in one line": "begin\n" + "".join(BAR.format(i=i, r=r) for i, r in NUMBERED) + "\n",
+    "tensors": lines("step {i}: loss=tensor(0.5, device='cuda:0', grad_fn=<NegBackward0>), reward=tensor([{r}])"),
+    "types of numpy": lines("step {i} | loss: np.float64(0.5) | reward: np.float32({r})"),
+    "a dict of Python": lines("step {i} | {{'loss': 0.5, 'reward': {r}}}"),
+    "an object of JSON": lines('step {i} metrics: {{"loss": 0.5, "reward": {r}}}'),
+    "numbers as texts": lines("step {i} | {{'loss': '0.5', 'reward': '{r}'}}"),
+    "wide marks": lines("step {i}：loss：0.5，reward：{r}"),
+    "thousands": lines("step {i}/40 Tokens: 1,234,567 Loss: 0.5 MeanRew: {r}"),
+    "a deviation behind": lines("step {i}, Mean Reward: {r} ± 0.25, Policy Loss: 0.5"),
+    "a list of equal numbers": lines("step {i}: rewards=[{r} {r}], loss=0.5"),
+    "Chinese with colons": lines("步骤 {i}/60：平均奖励 {r}，损失 0.5"),
+    "Chinese with walls": lines("第 {i} 步 | 奖励: {r} | 损失: 0.5"),
+    "a return": lines("iteration {i} | mean return {r} | entropy 0.5"),
+    "a count of answers in a batch": lines("Epoch 1 | Batch {i} | Reward: {r} | Acc: 50.00% (5/16)"),
+    "a count of answers in a rollout": lines("Rollout {i} | mean reward {r} | solved 5/16"),
+    "a count of answers in an episode": lines("Episode {i}: reward {r}, solved 5/16, length 120"),
+    "a count of answers in brackets": lines("Update {i}: reward {r} [5/16 correct]"),
+    "a count of answers behind a bar": lines("Epoch {i} ({i}%|█| {i}/99 [00:01<00:02]) step {i} reward {r} (5/16)"),
+    "a table below a heading": lines(
+        "20260102-10:11:12.123 Stats INFO: Epoch 1/2 Step {i}/40 done.",
+        "│ actor/task_reward/avg │ {r:.4e} │",
+        "│ actor/seq_len/avg     │ 4.0000e+02 │",
+    ),
+    "a heading of logging above lines with a step of their own": "".join(
+        f"({i}/40) reward {r}\n10:11 INFO step {i // 4 * 4}: saved\n" for i, r in NUMBERED
+    ),
+    "the line of an epoch that sums up its steps": "".join(
+        f"step {i} | loss 0.5 | reward {r}\n"
+        + f"Epoch {i // 4} finished: avg loss 0.5, avg reward 0.9\n" * (i % 4 == 0)
+        for i, r in NUMBERED
+    ),
+    "epochs where nothing finer is said": lines("Epoch {i} finished: avg reward {r}"),
+    "a reward below the line with its step": lines(
+        "Epoch: 0 | Step: {i} | Actor Loss: 0.5", "Latency: 12.17s", "Average reward score: {r}"
+    ),
+    "a sample that is shown now and then": "".join(
+        f"10:11 - INFO - rl_loss: 0.5, entropy: 0.25, data: {{'count': 256, 'total_reward': {r}}}\n"
+        + f"10:11 - INFO - reward: {{'format': 1.0, 'reward': {i % 2}.0}}\n" * (i % 4 == 0)
+        for i, r in NUMBERED
+    ),
+    "the reward of one completion beside a mean": lines(
+        "Step {i} - Average Reward: {r}", "Step {i} - Sample: reward 1.0 for 'Oslo'"
+    ),
+    "the reward of one completion around a mean": lines(
+        "Step {i}", "Prompt: What is 3+4? Reward 0.0", "mean_reward: {r}", "Reward 1.0"
+    ),
+    "workers that say the same": lines(*(f"(Worker pid={k}) step {{i}}/40 loss=0.5 reward={{r}}" for k in "12")),
+    "ranks that say the same": lines(*(f"(rank{k}) step {{i}}/40 loss=0.5 reward={{r}}" for k in "01")),
+    "a line that is printed twice": lines(*["(trainer) step {i}/40 loss=0.5 reward={r}"] * 2),
+    "graders that say the same without a step": lines(*(f"grader {rank}: reward_mean={{r}}" for rank in "ab")),
+    "W&B's goodbye": lines("step {i}/40 loss=0.5 reward={r}")
+    + "wandb: Run summary:\nwandb:   train/reward_spread 0.25\nwandb:   train/loss 5.5\n",
+    "the summary of transformers": lines("Step {i} | reward: {r}")
+    + "TrainOutput(global_step=12, training_loss=0.3, metrics={'train_runtime': 3.5, 'train_loss': 0.3})\n",
 }
 
 
-def reward_of(log: Log) -> tuple[list[int], list[float]]:
-    series = log.series["reward/mean"]
-    return series.steps.tolist(), series.values.tolist()
+@pytest.mark.parametrize("case", [*FILES, *PRINTED])
+def test_the_reward_is_read(tmp_path: Path, case: str) -> None:
+    log = read(tmp_path, FILES[case], case) if case in FILES else read(tmp_path, PRINTED[case])
+    assert points(log) == NUMBERED
+    loss = log.series.get("loss")
+    assert loss is None or set(loss.values) == {0.5}
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_the_reward_is_read(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_text(KINDS[name], encoding="utf-8")
-    assert reward_of(read_log(path)) == ([1, 2, 3, 4, 5, 6], REWARDS)
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_cells_may_stand_between_other_marks_and_have_decimal_commas(
+    tmp_path: Path, separator: str, decimal: str
+) -> None:
+    cells = [f"{reward:.3f}".replace(".", decimal) for reward in REWARDS]
+    quoted = [f'"{cell}"' if separator == decimal else cell for cell in cells]
+    text = "".join(f"{i}{separator}{cell}\n" for i, cell in enumerate(quoted, 1))
+    assert points(read(tmp_path, f"step{separator}reward\n{text}", "log.csv")) == NUMBERED
+
+
+def test_thousands_stay_thousands(tmp_path: Path) -> None:
+    log = read(tmp_path, "step\treward\n" + "".join(f"{i}\t1,{100 + i}\n" for i in range(12)), "log.tsv")
+    assert log.series["reward/mean"].values.tolist() == [1100 + i for i in range(12)]
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        KINDS["table.ipynb"][:400],
+        FILES["table.ipynb"][:400],
         notebook({"data": ["x"]}, {"text": {"a": 1}}, {"data": {"text/html": [1, None], "text/plain": 5}}, 3, None),
         notebook({"data": {"text/html": "<table><tr><th>Step</th><th>reward"}}),
         '{"nbformat": 4, "cells": {"outputs": 1}}',
@@ -111,29 +210,21 @@ def test_the_reward_is_read(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_notebook_without_a_log_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "run.ipynb").write_text(text)
     with pytest.raises(DataError, match="Save it with its outputs"):
-        read_log(tmp_path / "run.ipynb")
+        read(tmp_path, text, "run.ipynb")
     with pytest.raises(DataError, match="folder without a log"):
         read_log(tmp_path)
 
 
+# ---- whose it is, and what its names mean
+
+
 def test_the_console_of_prime_rl_is_one_of_its_logs(tmp_path: Path) -> None:
-    path = tmp_path / "rl.log"
     trained = "09:02:17  SUCCESS Step {i} |    1m4s | Loss -0.0078 | Mismatch KL {r} | Grad. Norm 1.8771 | LR 1.00e-06"
-    path.write_text(f"{KINDS['prime.log']}\n{lines(trained)}")
-    log = read_log(path)
-    assert log.host == "prime-rl"
-    assert log.series["sampler/mismatch_kl"].values.tolist() == REWARDS
-    assert log.series["rollout/truncated_fraction"].values.tolist() == [0.14] * 6
+    log = read(tmp_path, PRINTED["prime-rl"] + lines(trained), "rl.log")
+    assert log.host == "prime-rl" and points(log, "sampler/mismatch_kl") == NUMBERED
+    assert log.series["rollout/truncated_fraction"].values.tolist() == [0.14] * 12
     assert {"grad/norm", "lr", "rollout/turns"} <= set(log.series)
-
-
-def agents(**trainable: float) -> str:
-    of = {"judge": 0.9, "solver": 0.3}
-    share = {f"train/agg/effective/{name}/is_trainable/mean": value for name, value in trainable.items()}
-    rewards = {f"train/agg/effective/{name}/reward/mean": value for name, value in of.items()}
-    return "\n".join(json.dumps({"step": i, **rewards, **share, "optim/lr": 1e-6}) for i in range(1, 7))
 
 
 @pytest.mark.parametrize(
@@ -143,30 +234,92 @@ def agents(**trainable: float) -> str:
 def test_of_several_agents_the_trained_one(
     tmp_path: Path, trainable: dict[str, float], reward: float, note: str
 ) -> None:
-    path = tmp_path / "agents.jsonl"
-    path.write_text(agents(**trainable))
-    log = read_log(path)
-    assert set(reward_of(log)[1]) == {reward} and note in log.notes[0]
+    share = {f"train/agg/effective/{name}/is_trainable/mean": value for name, value in trainable.items()}
+    rewards = {f"train/agg/effective/{name}/reward/mean": value for name, value in (("judge", 0.9), ("solver", 0.3))}
+    log = read(tmp_path, rows({"step": "I", **rewards, **share, "optim/lr": 1e-6}), "agents.jsonl")
+    assert set(log.series["reward/mean"].values) == {reward} and note in log.notes[0]
 
 
 def test_trainer_and_orchestrator_are_one_run(tmp_path: Path) -> None:
     inner = tmp_path / "run_default"
     inner.mkdir()
-    trained = [{"step": i, "mismatch_kl/all/mean": 0.1, "time/step": 3.0} for i in range(1, 7)]
-    rolled = [{"step": i, "train/agg/effective/reward/mean": r, "time/step": 4.0} for i, r in enumerate(REWARDS, 1)]
-    for folder, part in ((tmp_path, trained), (inner, rolled)):
-        (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, part)))
+    write(tmp_path, rows({"step": "I", "mismatch_kl/all/mean": 0.1, "time/step": 3.0}), "metrics.jsonl")
+    write(inner, rows({"step": "I", "train/agg/effective/reward/mean": "R", "time/step": 4.0}), "metrics.jsonl")
     log = read_log(tmp_path)
-    assert reward_of(log)[1] == REWARDS and "sampler/mismatch_kl" in log.series and "one run" in log.notes[0]
+    assert points(log) == NUMBERED and "sampler/mismatch_kl" in log.series and "one run" in log.notes[0]
+
+
+VERL = ("critic/score/mean", "critic/rewards/mean", "critic/returns/mean", "actor/grad_norm", "response_length/mean")
+
+
+@pytest.mark.parametrize("mark", ["_", "/", ".", " "])
+def test_names_of_a_host_are_known_with_any_mark_between_their_parts(tmp_path: Path, mark: str) -> None:
+    names = [name.replace("/", mark) for name in VERL]
+    cells = "".join(f"{i},{r},{r - 0.1},{-r},1.0,100.0\n" for i, r in NUMBERED)
+    path = write(tmp_path, ",".join(["step", *names]) + f"\n{cells}", "metrics.csv")
+    log = read_log(path)
+    assert log.host == "verl" and points(log) == NUMBERED
+    assert {"grad/norm", "rollout/length", "critic/returns/mean"} <= set(log.series)
+    (given,) = read_logs(path, {"reward": names[1]})
+    assert given.series["reward/mean"].values.tolist() == pytest.approx([r - 0.1 for r in REWARDS])
+
+
+def test_the_score_is_the_reward_before_rewards_and_never_returns() -> None:
+    assert like_a_reward(["critic_returns_mean", "critic_rewards_mean"]) == "critic_rewards_mean"
+    assert like_a_reward(["batch_return", "env_task_score"]) == "env_task_score"
+
+
+def test_no_two_names_become_one_by_their_spelling() -> None:
+    assert spelled("verl", ["critic/score/mean", "critic_score_mean"]) == {}
+    assert len(set(spelled("verl", ["critic_score_mean", "critic.score.mean"]).values())) == 1
+
+
+@pytest.mark.parametrize("names", [["actor_grad_norm", "reward", "kl"], ["policy_loss", "vllm_kl", "ppo_clip_ratio"]])
+def test_a_host_whose_names_have_no_marks_is_still_known(names: list[str]) -> None:
+    assert host_of(names) == "openrlhf"
+
+
+def test_names_of_a_table_that_someone_typed_are_known(tmp_path: Path) -> None:
+    typed = lines("{i}     {r}       0.97           250            0.25").splitlines()
+    header = "Step  reward_mean  clipped_ratio  mean_length  zero_std_frac"
+    log = read(tmp_path, "\n".join([header, *typed[:3], "...", *typed[3:]]), "table.txt")
+    for name, value in {
+        "rollout/truncated_fraction": 0.97,
+        "rollout/length": 250.0,
+        "rollout/mixed_group_fraction": 0.75,
+    }.items():
+        assert log.series[name].values.tolist() == [value] * 12, name
+
+
+def test_statistics_have_the_name_of_what_they_are_of(tmp_path: Path) -> None:
+    log = read(tmp_path, lines("step {i} length: mean=120 max=200; reward: mean={r} std=0.25 min=0 max=1"))
+    assert points(log) == NUMBERED and log.series["reward/std"].values[0] == 0.25
+    assert log.series["rollout/length"].values[0] == 120
+
+
+def test_capitals_part_the_words_of_a_name(tmp_path: Path) -> None:
+    log = read(tmp_path, table("iteration,AverageReward,StdReward", "{i},{r},0.25"), "progress.csv")
+    assert points(log) == NUMBERED and log.series["reward/std"].values.tolist() == [0.25] * 12
+
+
+def test_the_mean_of_a_log_of_one_thing_is_taken_for_the_reward(tmp_path: Path) -> None:
+    log = read(tmp_path, rows({"step": "I", "mean": "R", "max": 1.0}), "log.jsonl")
+    assert points(log) == NUMBERED and any("for the reward" in note for note in log.notes)
+
+
+def test_numbers_in_objects_and_lists_of_a_row_are_read(tmp_path: Path) -> None:
+    log = read(tmp_path, rows({"step": "I", "loss": 0.5, "reward": {"mean": "R", "why": "x"}, "kl": [1.0, 3.0]}))
+    assert points(log) == NUMBERED and set(log.series["kl/reference"].values) == {2.0}
+
+
+def test_an_accuracy_is_not_taken_for_the_reward(tmp_path: Path) -> None:
+    log = read(tmp_path, lines("step {i} | acc {r} | kl 0.5"))
+    assert "reward/mean" not in log.series and points(log, "acc") == NUMBERED
 
 
 @pytest.fixture
 def anonymous(tmp_path: Path) -> Path:
-    path = tmp_path / "log.jsonl"
-    path.write_text(
-        "\n".join(json.dumps({"step": i, "epoch": 0, "quality": r, "max": 1.0}) for i, r in enumerate(REWARDS))
-    )
-    return path
+    return write(tmp_path, rows({"step": "I", "epoch": 0, "quality": "R", "max": 1.0}), "log.jsonl")
 
 
 def test_a_name_that_the_user_gives(anonymous: Path) -> None:
@@ -186,41 +339,7 @@ def test_a_name_that_the_log_lacks(anonymous: Path) -> None:
         read_logs(anonymous, {"reward": "qualtiy"})
 
 
-# ---- lines that a script of one's own prints
-
-
-def written(folder: Path, lines: list[str], end: str = "\n") -> Path:
-    path = folder / "train.log"
-    path.write_text(end.join(lines) + end, encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "step {i} loss {loss} reward {reward}",
-        "[step 0{i}] loss={loss} reward={reward}",
-        "Step {i}/40 | Loss: {loss} | Mean Reward: {reward}",
-        "2026-01-02 10:11:12,123 - INFO - trainer - iteration {i} loss {loss} avg_reward {reward}",
-        "\x1b[32mINFO\x1b[0m [train.py:33] Epoch {i}: loss={loss}, reward={reward}",
-        " {i}%|█▏   | {i}/40 [00:01<00:12,  3.1it/s, loss={loss}, reward={reward}]",
-    ],
-)
-def test_a_print_with_a_step_and_a_reward_is_a_row(tmp_path: Path, line: str) -> None:
-    rewards = [0.25, 0.5, float("inf"), -0.125]
-    texts = [line.format(i=i, loss=1 / 2**i, reward=reward) for i, reward in enumerate(rewards, 1)]
-    log = read_log(written(tmp_path, ["starting", *texts, "done"]))
-    assert (log.format, log.steps.tolist()) == ("console", [1, 2, 3, 4])
-    assert log.series["reward/mean"].values.tolist() == rewards
-    assert log.series["loss"].values.tolist() == [0.5, 0.25, 0.125, 0.0625]
-    assert set(log.series) <= {"loss", "reward/mean", "epoch"}
-
-
-def test_bars_of_lightning_continue_over_epochs(tmp_path: Path) -> None:
-    bars = [f"Epoch {e}:  {i}%|█  | {i}/3 [00:01<00:02, v_num=0, reward={e}.{i}]" for e in (0, 1) for i in (1, 2, 3)]
-    log = read_log(written(tmp_path, bars, end="\r"))
-    assert log.series["reward/mean"].steps.tolist() == [1, 2, 3, 4, 5, 6]
-    assert log.series["reward/mean"].values.tolist() == [0.1, 0.2, 0.3, 1.1, 1.2, 1.3]
+# ---- one line
 
 
 @pytest.mark.parametrize(
@@ -229,38 +348,16 @@ def test_bars_of_lightning_continue_over_epochs(tmp_path: Path) -> None:
         ("step 3 eval reward 0.5 grad norm 2.0", (3, {"eval_reward": 0.5, "grad_norm": 2.0})),
         ("step 3 format reward 0.5 reward 0.25", (3, {"format_reward": 0.5, "reward": 0.25})),
         ("step 3 loss 1e-3 time 10:11 speed 3.1it/s share 50%", (3, {"loss": 0.001, "share": 0.5})),
+        ("step 3 Rewards: 0.5 (30%)", (3, {"reward": 0.5})),
+        ("step 3 loss 0.5 reward inf", (3, {"loss": 0.5, "reward": float("inf")})),
+        ("step 3 rewards=['0.5', '1.0'] lengths=[10, 20] names=[a, b]", (3, {"reward": 0.75, "lengths": 15.0})),
         ("the reward of step 3 is high", None),
         ("loss 0.5 reward 0.25", None),
         ("step 3: saved in 2.5 s, reward model loaded", None),
         ("step 0.5 loss 0.5", None),
         ("step 3 Zero/Negative Rewards: 44 (0.30%)", None),
-        ("step 3 Rewards: 0.5 (30%)", (3, {"reward": 0.5})),
     ],
 )
 def test_names_keep_the_word_before_them_and_prose_is_no_row(line: str, row: object) -> None:
     found = row_in(line)
     assert (found and (found[0], found[1].numbers)) == row
-
-
-def test_one_step_alone_is_no_log(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="step 1 loss"):
-        read_logs(written(tmp_path, ["step 3 loss 0.5 reward 0.5"]))
-
-
-@pytest.mark.parametrize(
-    ("epochs", "steps"),
-    [([5, 10, 15], [5, 10, 15]), ([0.5, 1, 1.5], [1, 2, 3]), ([1, 1, 2], [1, 2, 3])],
-)
-@pytest.mark.parametrize("name", ["run.csv", "run.jsonl", "run.md"])
-def test_whole_epochs_that_rise_are_steps(tmp_path: Path, name: str, epochs: list[float], steps: list[int]) -> None:
-    rows = [(epoch, 0.25, 1.0) for epoch in epochs]
-    named = [{"epoch": epoch, "reward": 0.25, "loss": 1.0} for epoch in epochs]
-    text = {
-        "run.csv": "epoch,reward,loss\n" + "\n".join(",".join(map(str, row)) for row in rows),
-        "run.jsonl": "\n".join(map(json.dumps, named)),
-        "run.md": "\n".join(" | ".join(map(str, row)) for row in [("epoch", "reward", "loss"), *rows]),
-    }[name]
-    (tmp_path / name).write_text(text)
-    log = read_log(tmp_path / name)
-    assert reward_of(log)[0] == steps
-    assert any("counted as steps" in note for note in log.notes) == (steps[0] == 1)
