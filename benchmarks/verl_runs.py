@@ -34,7 +34,7 @@ from holdfast.recipe import load
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
 from holdfast.tasks import factbook
-from holdfast.tasks.world.bundle import world_of
+from holdfast.tasks.world.facts import build_world
 from wide_heads import main as widen
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/engines/verl"))
@@ -71,7 +71,7 @@ class Task:
 def flaky(out: Path) -> Task:
     """The bundled world as files, and its model with heads that vLLM has on a CPU."""
     config = load(RECIPE)
-    world = world_of(config.world)
+    world = build_world(config.world)
     for split in ("train", "dev"):
         rows = [question.example for question in world.questions[split]]
         write_jsonl(

@@ -263,9 +263,9 @@ def test_an_example_can_be_read_and_is_named_on_a_page(path: Path) -> None:
 
 def test_the_questions_asked_are_in_the_data_of_the_run() -> None:
     from holdfast.tasks import factbook
-    from holdfast.tasks.world.bundle import world_of
+    from holdfast.tasks.world.facts import build_world
 
-    world = world_of(load(ROOT / "src/holdfast/recipe/bundled" / "quickstart.toml").world)
+    world = build_world(load(ROOT / "src/holdfast/recipe/bundled" / "quickstart.toml").world)
     known = {question.example.question for question in world.questions["test"]}
     asked = [words[1:3] for _, words in commands() if words[0] == "ask" and len(words) > 2 and " " in words[2]]
     if any(run == "runs/factbook" for run, _ in asked):

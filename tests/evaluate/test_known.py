@@ -13,7 +13,7 @@ from holdfast.evaluate.known import answerable, new_words
 from holdfast.recipe import Config, load
 from holdfast.recipe.loading import find_recipe
 from holdfast.tasks.opening import open_retriever, open_tasks
-from holdfast.tasks.world.bundle import world_of, world_tokenizer
+from holdfast.tasks.world.model import world_tokenizer
 
 from ..agent.conftest import Shelf
 
@@ -26,7 +26,7 @@ def config() -> Config:
 @pytest.fixture(scope="module")
 def agent(config: Config) -> SearchAgent:
     """An agent of the bundled world that knows its words and passages, and cannot say anything."""
-    policy: Any = type("Policy", (), {"tokenizer": world_tokenizer(world_of(config.world), None, [], CLEAN)})()
+    policy: Any = type("Policy", (), {"tokenizer": world_tokenizer(config.world, [], CLEAN)})()
     return SearchAgent(policy=policy, retriever=open_retriever(config, open_tasks(config)), protocol=CLEAN)
 
 

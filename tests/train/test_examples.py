@@ -16,7 +16,7 @@ from holdfast.agent.trajectory import Trajectory
 from holdfast.methods.penalties import LLDS
 from holdfast.recipe import load
 from holdfast.tasks.opening import load_protocol
-from holdfast.tasks.world.bundle import world_of
+from holdfast.tasks.world.facts import build_world
 from holdfast.train.start import warm_start_only
 
 from ..told import says
@@ -71,7 +71,7 @@ def test_it_trains(
     monkeypatch.setattr(example, "score_trajectory", every_other)
     monkeypatch.setattr(example, "LEARNING_RATE", 1e-2)
     capsys.readouterr()
-    rewards = list(example.train(str(model), steps=3, questions=6, world=world_of(config.world)))
+    rewards = list(example.train(str(model), steps=3, questions=6, world=build_world(config.world)))
     lines = capsys.readouterr().out.splitlines()
     assert [float(re.findall(r"reward (\S+)", line)[0]) for line in lines] == pytest.approx(rewards, abs=5e-4)
     assert len(rewards) == 3 and all(0 < reward < 1 for reward in rewards)

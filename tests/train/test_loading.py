@@ -17,7 +17,7 @@ from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
 from holdfast.tasks import opening as loading
 from holdfast.tasks.opening import load_questions, load_retriever, load_retrievers
-from holdfast.tasks.world.bundle import world_of
+from holdfast.tasks.world.facts import build_world
 
 Recipe = Callable[..., Config]
 
@@ -45,7 +45,7 @@ def own_files(tmp_path: Path, write_rows: Callable[..., str]) -> dict[str, Any]:
 def test_the_worlds_training_index_has_no_passage_of_another_region(recipe: Recipe) -> None:
     splits, retrievers = load_questions(recipe()), load_retrievers(recipe())
     assert (len(splits.train), len(splits.dev), len(splits.test)) == (40, 6, 5)
-    unseen = world_of(recipe().world).facts["test"][0]
+    unseen = build_world(recipe().world).facts["test"][0]
     assert retrievers.train.search([unseen.subject], 3)[0] == [] or all(
         hit.document.id.startswith("train-") for hit in retrievers.train.search([unseen.subject], 3)[0]
     )

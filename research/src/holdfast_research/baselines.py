@@ -29,7 +29,8 @@ from holdfast.tasks.machine import set_up_torch
 from holdfast.tasks.opening import load_protocol, make_agent
 from holdfast.tasks.questions import Example, QuestionOrder
 from holdfast.tasks.task_set import Questions
-from holdfast.tasks.world.bundle import interchangeable_tokens, world_of
+from holdfast.tasks.world.facts import build_world
+from holdfast.tasks.world.model import interchangeable_tokens
 from holdfast.train.listener import Listener
 from holdfast.train.prepare import Prepared, prepare
 from holdfast.train.rollouts import roll_out, score
@@ -85,7 +86,7 @@ def sft(config: Config, run_dir: Path, course: Course, *, passages: bool, listen
         if not examples:
             raise DataError(f"every example is longer than protocol.max_total_tokens = {limit}; raise it")
         if passages and config.model.path == "tiny":  # a tiny model learns the facts by heart, and then reads nothing
-            pools = interchangeable_tokens(world_of(config.world), policy.tokenizer)
+            pools = interchangeable_tokens(build_world(config.world), policy.tokenizer)
             examples = augment_by_renaming(examples, pools, most, config.warm_start.seed)
         listener.stage("supervised learning", course.steps)
         _learn(policy, examples, course, config.warm_start.seed, config, listener)

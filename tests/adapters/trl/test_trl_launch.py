@@ -183,10 +183,10 @@ def test_a_script_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     spec.loader.exec_module(script)
     from holdfast.recipe import load
     from holdfast.recipe.loading import find_recipe
-    from holdfast.tasks.world.bundle import world_of
+    from holdfast.tasks.world.facts import build_world
     from holdfast.tasks.world.model import build_model, build_tokenizer
 
-    world = world_of(load(find_recipe("collapse")).world)
+    world = build_world(load(find_recipe("collapse")).world)
     tokenizer = build_tokenizer([document.contents for document in world.documents()][:200])
     build_model(tokenizer, hidden=32, layers=1, heads=2).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")

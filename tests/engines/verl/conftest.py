@@ -128,7 +128,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Made once: three minutes. The model searches and answers, and is often wrong."""
     from holdfast.base.jsonl import write_jsonl
     from holdfast.recipe import load
-    from holdfast.tasks.world.bundle import world_of
+    from holdfast.tasks.world.facts import build_world
 
     folder = tmp_path_factory.mktemp("verl")
     settings = [f"--world.{name}={value}" for name, value in WORLD.items()]
@@ -138,7 +138,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     holdfast("warm-start", "quickstart", *settings, *size, *steps, cwd=folder)
     model = folder / "runs/start/model"
 
-    world = world_of(load(None, settings).world)
+    world = build_world(load(None, settings).world)
     for split in ("train", "dev"):
         rows = [q.example for q in world.questions[split]]
         write_jsonl(

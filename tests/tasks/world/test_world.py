@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from holdfast.agent.protocol import CLEAN
 from holdfast.base.scoring import exact_match
 from holdfast.model.text.tokens import decode, encode
-from holdfast.tasks.world.bundle import interchangeable_tokens
+from holdfast.recipe.world import World as Settings
 from holdfast.tasks.world.facts import (
     ATTRIBUTES,
     INTERCHANGEABLE,
@@ -27,7 +27,7 @@ from holdfast.tasks.world.facts import (
     build_world,
     golden_answers,
 )
-from holdfast.tasks.world.model import build_model
+from holdfast.tasks.world.model import build_model, interchangeable_tokens
 from holdfast.train.warm_start import encode_demonstration
 
 
@@ -37,12 +37,12 @@ def digest(world: World) -> str:
 
 def test_the_default_world_is_what_it_was() -> None:
     """docs/ has numbers measured on it, and a cached warm start is found by settings, which do not know its text."""
-    assert digest(build_world(0)) == "b7c25c4fd5b876c7"
+    assert digest(build_world()) == "b7c25c4fd5b876c7"
 
 
 @pytest.mark.parametrize("people", [41, 2304])
 def test_any_size(people: int) -> None:
-    world = build_world(0, people=people, train_questions=50, dev_questions=10, test_questions=20)
+    world = build_world(Settings(people=people, train_questions=50, dev_questions=10, test_questions=20))
     for split, share in zip(SPLITS, (0.6, 0.15, 0.25), strict=True):
         persons = {fact.subject for fact in world.facts[split]}
         assert abs(len(persons) - share * people) <= 1

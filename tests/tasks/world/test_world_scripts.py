@@ -10,12 +10,19 @@ import pytest
 from holdfast.agent.protocol import CLEAN, SEARCH_R1, SearchProtocol, parse_action
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search
 from holdfast.recipe.world import Scripts
+from holdfast.recipe.world import World as Settings
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Hit
-from holdfast.tasks.world.bundle import scripted_rollouts
 from holdfast.tasks.world.facts import World, WorldQuestion, other_name
-from holdfast.tasks.world.language import Filler, build_filler
-from holdfast.tasks.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
+from holdfast.tasks.world.scripted import (
+    PERFECT,
+    Filler,
+    ScriptedRollout,
+    build_filler,
+    run_scripts,
+    scripted_rollouts,
+    stated,
+)
 
 LONG = replace(CLEAN, max_turns=8)  # two hops with two attempts each, a malformed turn, the answer
 
@@ -122,17 +129,19 @@ def test_stop_early(play: Play) -> None:
 
 @pytest.mark.parametrize(("plain", "stops"), [(True, False), (False, True)])
 def test_two_values_of_stop_early_are_of_the_plain_scripts_and_of_those_after(
-    world: World, index: BM25Retriever, plain: bool, stops: bool
+    settings: Settings, index: BM25Retriever, plain: bool, stops: bool
 ) -> None:
     scripts = PERFECT.model_copy(update={"count": 100, "stop_early": (0.0, 1.0)})
-    episodes = scripted_rollouts(world, None, index, LONG, scripts, seed=0, plain=plain)
+    stopping = settings.model_copy(update={"scripts": scripts})
+    episodes = scripted_rollouts(stopping, index, LONG, seed=0, plain=plain)
     two_hop = [episode for episode in episodes if len(episode.question.hops) == 2]
     assert len(two_hop) > 30
     assert {answer(episode) == episode.question.hops[0].fact.value for episode in two_hop} == {stops}
 
 
 def test_ramble(play: Play) -> None:
-    filler = build_filler(0, thought_length=(4, 6), ramble_length=(30, 40))
+    filler = build_filler(Settings(filler_words=500, filler_length=(4, 6), ramble_length=(30, 40)))
+    assert filler is not None
     for episode in play(only(ramble=1), filler=filler):
         assert len(episode.turns) == 1 and not episode.correct
         thought = episode.turns[0][0].partition("</think>")[0].split()

@@ -32,16 +32,9 @@ from holdfast.retrieval.types import Hit, Retriever
 from holdfast.tasks.machine import set_up_torch
 from holdfast.tasks.opening import Retrievers, load_protocol, load_questions, load_retrievers, make_agent
 from holdfast.tasks.questions import Example
-from holdfast.tasks.world.bundle import (
-    filler_of,
-    interchangeable_tokens,
-    scripted_rollouts,
-    world_of,
-    world_tokenizer,
-)
-from holdfast.tasks.world.facts import ATTRIBUTES, RELATIONS, World, WorldQuestion
-from holdfast.tasks.world.model import build_model
-from holdfast.tasks.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
+from holdfast.tasks.world.facts import ATTRIBUTES, RELATIONS, World, WorldQuestion, build_world
+from holdfast.tasks.world.model import build_model, interchangeable_tokens, world_tokenizer
+from holdfast.tasks.world.scripted import PERFECT, ScriptedRollout, build_filler, run_scripts, scripted_rollouts, stated
 from holdfast.train.evaluate import Evaluator
 from holdfast.train.prepare import prepare
 from holdfast.train.start import starting_policy
@@ -96,7 +89,7 @@ class Bench:
             self.retrievers.eval,
             self.protocol,
             scripts=PERFECT,
-            filler=filler_of(self.config.world),
+            filler=build_filler(self.config.world),
         )
 
     def encoded(self, script: ScriptedRollout) -> Demonstration:
@@ -112,13 +105,11 @@ class Bench:
 def open_bench(config: Config) -> Bench:
     """The world of a recipe with its indexes, scripts and tokenizer."""
     assert config.data.train == "world", "the recipe must train on the bundled world"
-    world, filler, retrievers = world_of(config.world), filler_of(config.world), load_retrievers(config)
-    protocol = load_protocol(config)
-    scripts = scripted_rollouts(
-        world, filler, retrievers.train, protocol, config.world.scripts, seed=config.warm_start.seed
-    )
+    retrievers, protocol = load_retrievers(config), load_protocol(config)
+    scripts = scripted_rollouts(config.world, retrievers.train, protocol, seed=config.warm_start.seed)
     texts = [(script.question.example.question, script.turns) for script in scripts]
-    return Bench(config, retrievers, world, scripts, world_tokenizer(world, filler, texts, protocol))
+    tokenizer = world_tokenizer(config.world, texts, protocol)
+    return Bench(config, retrievers, build_world(config.world), scripts, tokenizer)
 
 
 def search(retriever: Retriever, query: str, k: int) -> list[Hit]:
@@ -217,7 +208,7 @@ def leaks(bench: Bench) -> Iterator[Measure]:
     if scripts.plain_steps:
         retriever, protocol = bench.retrievers.train, bench.protocol
         lessons[scripts.plain_steps] = scripted_rollouts(
-            bench.world, None, retriever, protocol, scripts, seed=warm_start.seed, plain=True
+            bench.config.world, retriever, protocol, seed=warm_start.seed, plain=True
         )
     texts = ["".join(chain(*script.turns)) for scripted in lessons.values() for script in scripted]
     yield Measure("held-out facts stated by scripted demonstrations", len(facts_in(texts, held_out)), most=0)

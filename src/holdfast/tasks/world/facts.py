@@ -12,10 +12,12 @@ a dev or test question, whatever the agent searches for. Names of all splits are
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from holdfast.recipe.world import World as Settings
 from holdfast.retrieval.types import Document
 from holdfast.tasks.questions import Example
 
@@ -113,38 +115,32 @@ def other_name(name: str) -> str:
     raise KeyError(name)
 
 
-def build_world(
-    seed: int = 0,
-    *,
-    people: int = 420,
-    train_questions: int = 4000,
-    dev_questions: int = 200,
-    test_questions: int = 400,
-    two_hop: float = 0.5,
-    mismatch: float = 0.25,
-) -> World:
-    """A world of `people` persons: 60 % in the training split, 15 % in dev, 25 % in test.
+@functools.lru_cache(maxsize=1)
+def build_world(settings: Settings = Settings()) -> World:
+    """The world of these settings, built once.
 
-    `two_hop` is the share of questions with two hops, `mismatch` the probability that a question uses the other name of
-    a relation than the passage does. Questions of one split are distinct. A split that has too few questions with one
-    hop, or with two, gives all of them. There are names for 2,304 people.
+    Questions of one split are distinct. A split that has too few questions with one hop, or with two, gives all of
+    them. There are names for 2,304 people.
     """
-    rng = random.Random(f"holdfast-world-{seed}")
+    rng = random.Random(f"holdfast-world-{settings.seed}")
     firsts = _words(rng, 48, 5, taken=_PLACES)
     lasts = _words(rng, 48, 6, taken=(*_PLACES, *firsts))
     towns = _words(rng, 24, 5, taken=(*_PLACES, *firsts, *lasts))
     pairs = [f"{first} {last}" for first in firsts for last in lasts]
     rng.shuffle(pairs)
+    people = settings.people
     bounds = [0, round(people * 0.6), round(people * 0.75), people]
     facts = {
         split: _split_facts(split, pairs[lo:hi], towns, rng)
         for split, lo, hi in zip(SPLITS, bounds, bounds[1:], strict=False)
     }
-    counts = {"train": train_questions, "dev": dev_questions, "test": test_questions}
+    counts = (settings.train_questions, settings.dev_questions, settings.test_questions)
     questions = {
-        split: _split_questions(split, facts[split], counts[split], two_hop, mismatch, rng) for split in SPLITS
+        split: _split_questions(split, facts[split], count, settings, rng)
+        for split, count in zip(SPLITS, counts, strict=True)
     }
-    return World(seed=seed, facts=facts, questions=questions, name_pools=(tuple(firsts), tuple(lasts), tuple(towns)))
+    pools = (tuple(firsts), tuple(lasts), tuple(towns))
+    return World(seed=settings.seed, facts=facts, questions=questions, name_pools=pools)
 
 
 def golden_answers(relation: int, value: str) -> tuple[str, ...]:
@@ -189,7 +185,7 @@ def _split_facts(split: str, people: list[str], towns: list[str], rng: random.Ra
 
 
 def _split_questions(
-    split: str, facts: tuple[Fact, ...], count: int, two_hop: float, mismatch: float, rng: random.Random
+    split: str, facts: tuple[Fact, ...], count: int, settings: Settings, rng: random.Random
 ) -> tuple[WorldQuestion, ...]:
     by_subject: dict[str, list[Fact]] = {}
     for fact in facts:
@@ -204,10 +200,10 @@ def _split_questions(
     ]
     rng.shuffle(single)
     rng.shuffle(double)
-    n_double = min(round(count * two_hop), len(double))
+    n_double = min(round(count * settings.two_hop), len(double))
     chains = [*single[: count - n_double], *double[:n_double]]
     rng.shuffle(chains)
-    return tuple(_question(split, index, chain, mismatch, rng) for index, chain in enumerate(chains))
+    return tuple(_question(split, index, chain, settings.mismatch, rng) for index, chain in enumerate(chains))
 
 
 def _question(split: str, index: int, chain: tuple[Fact, ...], mismatch: float, rng: random.Random) -> WorldQuestion:

@@ -6,9 +6,14 @@ protocol are ordinary text of several tokens, and a closing bracket merges with 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from holdfast.tasks.world.facts import ATTRIBUTES, RELATIONS, World
+from holdfast.agent.protocol import SearchProtocol
+from holdfast.recipe.world import World as Settings
+from holdfast.tasks.demonstrations import Text
+from holdfast.tasks.world.facts import ATTRIBUTES, INTERCHANGEABLE, RELATIONS, World, build_world
+from holdfast.tasks.world.scripted import build_filler
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
@@ -77,8 +82,23 @@ def build_model(
         return Qwen2ForCausalLM(config)
 
 
-def vocabulary_texts(world: World, samples: list[str]) -> list[str]:
-    """Texts that the tokenizer learns from: `samples`, the passages of all splits, and the names of relations."""
+def world_tokenizer(settings: Settings, demonstrations: Sequence[Text], protocol: SearchProtocol) -> Any:
+    """A tokenizer that knows every word of the world, of its filler and of the protocol."""
+    world, filler = build_world(settings), build_filler(settings)
+    samples = [
+        protocol.prompt.replace("{question}", question) + "".join(f"{text}{observation}" for text, observation in turns)
+        for question, turns in demonstrations[:2000]
+    ]
     relations = " " + " ".join(name for pair in RELATIONS + ATTRIBUTES for name in pair)
     passages = [f" {fact.sentence}" for facts in world.facts.values() for fact in facts]
-    return [*samples, *passages, *[relations] * 2]
+    texts = [*samples, *[protocol.invalid_note] * 2, *passages, *[relations] * 2]
+    return build_tokenizer(texts, (*world.names, *(filler.words if filler else ())))
+
+
+def interchangeable_tokens(world: World, tokenizer: Any) -> list[list[int]]:
+    """Pools of token ids whose words can be exchanged: given names, family names, towns, and so on."""
+    pools = []
+    for words in (*world.name_pools, *INTERCHANGEABLE):
+        encoded = [tokenizer.encode(f" {word}", add_special_tokens=False) for word in words]
+        pools.append([ids[0] for ids in encoded if len(ids) == 1])
+    return pools

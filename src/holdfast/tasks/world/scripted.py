@@ -15,10 +15,17 @@ from dataclasses import dataclass
 from holdfast.agent.protocol import SearchProtocol, parse_action
 from holdfast.agent.trajectory import Answer, Search
 from holdfast.recipe.world import Scripts
+from holdfast.recipe.world import World as Settings
 from holdfast.retrieval.types import Hit, Retriever
 from holdfast.tasks.demonstrations import turn_text
-from holdfast.tasks.world.facts import WorldQuestion, other_name
-from holdfast.tasks.world.language import Filler
+from holdfast.tasks.world.facts import (
+    ATTRIBUTES,
+    INTERCHANGEABLE,
+    RELATIONS,
+    WorldQuestion,
+    build_world,
+    other_name,
+)
 
 _SENTENCE = re.compile(r"([A-Z]\w+ [A-Z]\w+) has (\w+) (\w+ \w+)\.")
 
@@ -28,6 +35,68 @@ PERFECT = Scripts.model_validate(dict.fromkeys(_HABITS, 0.0))
 """Of a script that makes no imperfect choice."""
 
 
+# ---- filler: thoughts of high entropy. Displacement shows in a policy that writes many uncertain tokens before its
+# action, so the collapse recipe needs it; the quickstart has none.
+
+_SUCCESSORS = 10
+"""Words that may follow a word of filler."""
+_ONSETS = ("b", "c", "d", "f", "g", "h", "j", "l", "m", "n", "p", "r", "s", "t", "v", "w")
+_RIMES = ("a", "ak", "al", "an", "e", "el", "en", "er", "i", "il", "in", "o", "ol", "on", "or", "u", "um", "un")
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """Words and their successors. Each word is followed by one of its successors with weight 1/rank."""
+
+    words: tuple[str, ...]
+    successors: tuple[tuple[int, ...], ...]
+    thought_length: tuple[int, int]
+    ramble_length: tuple[int, int]
+    jump: float = 0.03
+    """Probability of an arbitrary next word."""
+
+    def text(self, rng: random.Random, length: int) -> str:
+        """`length` words of the chain, separated by blanks."""
+        weights = [1 / rank for rank in range(1, len(self.successors[0]) + 1)]
+        word = rng.randrange(len(self.words))
+        text = []
+        for _ in range(length):
+            text.append(self.words[word])
+            jump = rng.random() < self.jump
+            word = rng.randrange(len(self.words)) if jump else rng.choices(self.successors[word], weights)[0]
+        return " ".join(text)
+
+    def thought(self, rng: random.Random) -> str:
+        """A text of `thought_length` words."""
+        return self.text(rng, rng.randint(*self.thought_length))
+
+    def ramble(self, rng: random.Random) -> str:
+        """A text of `ramble_length` words."""
+        return self.text(rng, rng.randint(*self.ramble_length))
+
+
+def build_filler(settings: Settings) -> Filler | None:
+    """The filler language of these settings, a chain over invented words; None without one. Facts use none of them.
+
+    At most half of what two syllables can make is drawn, so that drawing distinct words ends.
+    """
+    words = settings.filler_words
+    if not words:
+        return None
+    rng = random.Random(f"holdfast-filler-{settings.seed}")
+    taken = {word for group in (*RELATIONS, *ATTRIBUTES, *INTERCHANGEABLE) for word in group}
+    vocabulary: dict[str, None] = {}
+    while len(vocabulary) < words:
+        word = "".join(rng.choice(_ONSETS) + rng.choice(_RIMES) for _ in range(2))
+        if word not in taken:
+            vocabulary[word] = None
+    following = tuple(tuple(rng.sample(range(words), _SUCCESSORS)) for _ in range(words))
+    return Filler(tuple(vocabulary), following, settings.filler_length, settings.ramble_length)
+
+
+# ---- scripts
+
+
 @dataclass(frozen=True, slots=True)
 class ScriptedRollout:
     """A question and its turns: (text of the turn, text of the observation after it) pairs."""
@@ -35,6 +104,18 @@ class ScriptedRollout:
     question: WorldQuestion
     turns: tuple[tuple[str, str], ...]
     correct: bool
+
+
+def scripted_rollouts(
+    settings: Settings, retriever: Retriever, protocol: SearchProtocol, *, seed: int, plain: bool = False
+) -> list[ScriptedRollout]:
+    """Noisy scripts over training questions, with the habits of the recipe: of its plain scripts, which have no filler,
+    or of those after. Some are correct and some are not."""
+    rng = random.Random(f"holdfast-episodes-{seed}")  # a former name: another text draws other scripts
+    train, scripts = build_world(settings).questions["train"], settings.scripts
+    questions = [rng.choice(train) for _ in range(scripts.count)]
+    filler = None if plain else build_filler(settings)
+    return run_scripts(questions, retriever, protocol, scripts=scripts, plain=plain, filler=filler, seed=seed)
 
 
 def run_scripts(

@@ -4,19 +4,18 @@ knows its words."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.agent.protocol import SearchProtocol
+from holdfast.recipe import Config
+from holdfast.recipe.world import World as Settings
+from holdfast.retrieval.types import Document, Retriever
+from holdfast.tasks.demonstrations import Text
+from holdfast.tasks.questions import Example
 from holdfast.tasks.task_set import Questions, TaskSet
-from holdfast.tasks.world.bundle import filler_of, interchangeable_tokens, scripted_rollouts, world_of, world_tokenizer
-from holdfast.tasks.world.model import build_model
-
-if TYPE_CHECKING:
-    from holdfast.agent.protocol import SearchProtocol
-    from holdfast.recipe import Config
-    from holdfast.recipe.world import World
-    from holdfast.retrieval.types import Document, Retriever
-    from holdfast.tasks.demonstrations import Text
-    from holdfast.tasks.questions import Example
+from holdfast.tasks.world.facts import build_world
+from holdfast.tasks.world.model import build_model, interchangeable_tokens, world_tokenizer
+from holdfast.tasks.world.scripted import scripted_rollouts
 
 
 class WorldTasks(TaskSet):
@@ -24,9 +23,9 @@ class WorldTasks(TaskSet):
 
     own_passages = closed = has_model = True
 
-    def __init__(self, settings: World) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.world = world_of(settings)
+        self.world = build_world(settings)
 
     def questions(self) -> Questions:
         train, dev, test = (tuple(q.example for q in self.world.questions[split]) for split in ("train", "dev", "test"))
@@ -50,7 +49,7 @@ class WorldTasks(TaskSet):
 
     def tiny_model(self, config: Config, demonstrations: Sequence[Text], protocol: SearchProtocol) -> tuple[Any, Any]:
         settings = self._settings
-        tokenizer = world_tokenizer(self.world, filler_of(settings), demonstrations, protocol)
+        tokenizer = world_tokenizer(settings, demonstrations, protocol)
         return build_model(tokenizer, seed=config.warm_start.seed, **settings.model.model_dump()), tokenizer
 
     def interchangeable(self, tokenizer: Any) -> list[list[int]]:
@@ -71,8 +70,5 @@ class WorldTasks(TaskSet):
         yield from super().refusals(config)
 
     def _scripts(self, retriever: Retriever, protocol: SearchProtocol, seed: int, *, plain: bool) -> list[Text]:
-        filler = None if plain else filler_of(self._settings)
-        scripts = scripted_rollouts(
-            self.world, filler, retriever, protocol, self._settings.scripts, seed=seed, plain=plain
-        )
+        scripts = scripted_rollouts(self._settings, retriever, protocol, seed=seed, plain=plain)
         return [(script.question.example.question, script.turns) for script in scripts]
