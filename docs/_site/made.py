@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.adapters.launch.plan import launch_of
 from holdfast.base.tested import TESTED
 from holdfast.diagnose.diagnose import logged_by
-from holdfast.diagnose.log.glossary import METRICS
+from holdfast.diagnose.log import METRICS
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.remedies import OUR_BUG, Remedy
 from holdfast.hosts import HOSTS, advice

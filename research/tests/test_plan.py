@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import ConfigError
-from holdfast.diagnose.log.glossary import glossary_entry
+from holdfast.diagnose.log import glossary_entry
 from holdfast.methods.penalties import SAPO, NoPenalty
 from holdfast.recipe import load
 from holdfast.recipe.loading import find_recipe

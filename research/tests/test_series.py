@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.errors import DataError
-from holdfast.diagnose.log.glossary import glossary_entry
+from holdfast.diagnose.log import glossary_entry
 from holdfast_research.results import warning_rows
 from holdfast_research.series import RunSeries, read_run, summarise
 from holdfast_research.signs import SIGNALS, warnings_of

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from holdfast.diagnose.log.glossary import METRICS as OF_RUNS
+from holdfast.diagnose.log import METRICS as OF_RUNS
 from holdfast.hosts import HOSTS
 from holdfast.hosts.trl import GROUP_STD
 from holdfast.methods.registry import series
@@ -23,7 +23,7 @@ OTHER = {"count/tokens", "count/preserved", "count/sequences", "count/{}", "coun
 OTHER |= {"count/{}_tokens", "application/json", "text/html", "text/plain"}
 
 # Whose business is the names of other trainers: tests/diagnose checks which of ours they become.
-OTHERS = ("holdfast.diagnose.readers.names", "holdfast.diagnose.report.axes", "holdfast.hosts.")
+OTHERS = ("holdfast.diagnose.readers.names", "holdfast.diagnose.report.data", "holdfast.hosts.")
 
 
 def text_of(node: ast.AST) -> str:
@@ -97,7 +97,7 @@ def test_every_series_of_an_explanation_is_in_the_glossary(root: Path) -> None:
 def test_every_name_in_the_code_is_in_the_glossary(sources: Mapping[str, ast.Module]) -> None:
     names = used_names(sources)
     assert len(names) > 40
-    assert not unknown(names), "not in holdfast.diagnose.log.glossary.METRICS"
+    assert not unknown(names), "not in holdfast.diagnose.log.METRICS"
 
 
 def test_every_entry_of_the_glossary_is_logged(sources: Mapping[str, ast.Module]) -> None:

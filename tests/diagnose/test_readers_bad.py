@@ -16,7 +16,7 @@ import pytest
 from holdfast.base import opening
 from holdfast.base.errors import DataError
 from holdfast.diagnose.readers import columns as columns_module
-from holdfast.diagnose.readers import csv_export, find, read_log, read_logs
+from holdfast.diagnose.readers import find, read_log, read_logs, tables
 from holdfast.diagnose.readers import text as text_module
 from holdfast.diagnose.readers.event_file import checksum
 from holdfast.diagnose.readers.rollouts import files as rollout_files
@@ -420,7 +420,7 @@ def test_whatever_a_reader_raises_in_a_folder_is_left_out_and_said(
             raise KeyError("of a bug")
         return recognise(path)
 
-    monkeypatch.setattr(csv_export, "_rows", broken)
+    monkeypatch.setattr(tables, "_csv_rows", broken)
     assert sorted(log.name for log in read_logs(tmp_path)) == ["good", "other"]  # while they are read
     monkeypatch.setattr(find, "reader_of", broken)  # while they are looked for
     assert sorted(log.name for log in read_logs(tmp_path)) == ["good", "other"]

@@ -15,8 +15,7 @@ from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import headline
 from holdfast.diagnose.readers import read_log, read_logs
 from holdfast.diagnose.readers.facts import row_in
-from holdfast.diagnose.readers.names import host_of, like_a_reward
-from holdfast.diagnose.readers.spelling import spelled
+from holdfast.diagnose.readers.names import host_of, like_a_reward, spelled
 
 from .written import NUMBERED, REWARDS, jsonl, lines, points, read, write
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.diagnose.log import Series
-from holdfast.diagnose.log.glossary import METRICS
+from holdfast.diagnose.log import METRICS, Series
 from holdfast.diagnose.readers import read_log
 from holdfast.diagnose.readers.names import ambiguous_names, by_version, host_of, translation
 from holdfast.hosts import HOSTS

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from holdfast.cli.main import app
 from holdfast.diagnose.readers import read_log
+from holdfast.diagnose.readers.rollouts import SampledRollout, SampledTurn
 from holdfast.diagnose.readers.rollouts.conversation import answer_of, conversation_of
 from holdfast.diagnose.readers.rollouts.files import MAX_ROLLOUTS, Rollouts, rollouts_at
-from holdfast.diagnose.readers.rollouts.record import SampledRollout, SampledTurn
 from holdfast.diagnose.texts import text_findings, thought_of
 
 ASKED = "Where is Mora?"

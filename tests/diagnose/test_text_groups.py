@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from holdfast.diagnose.readers.rollouts.record import SampledRollout, SampledTurn
+from holdfast.diagnose.readers.rollouts import SampledRollout, SampledTurn
 from holdfast.diagnose.text_groups import copies, mixed_groups
 
 QUESTIONS, SIZE = 12, 4

@@ -13,7 +13,7 @@ import torch
 
 from holdfast import __version__
 from holdfast.base.errors import ConfigError
-from holdfast.diagnose.log.glossary import glossary_entry
+from holdfast.diagnose.log import glossary_entry
 from holdfast.model import threads
 from holdfast.model.checkpoint import find_damage
 from holdfast.model.language_model import LanguageModel

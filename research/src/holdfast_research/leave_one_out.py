@@ -26,9 +26,8 @@ from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log, collapse, smoothed, trailing
 from holdfast.diagnose.log.trailing import Truths
 from holdfast.diagnose.rules import RULES, grp001, kld001, tol002, trn001
-from holdfast.diagnose.rules._parts import functions
+from holdfast.diagnose.rules._parts import KL, functions
 from holdfast.diagnose.rules._parts.reward import has_risen
-from holdfast.diagnose.rules._parts.series import KL
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 from holdfast_research import public_logs, readings
 from holdfast_research.head_to_head import right_codes

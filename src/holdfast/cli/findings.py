@@ -17,9 +17,8 @@ from holdfast.diagnose.verdict import NOT_LEARNING
 
 if TYPE_CHECKING:
     from holdfast.diagnose.compare import Comparison
-    from holdfast.diagnose.finding import Diagnosis, Finding, Verdict
+    from holdfast.diagnose.finding import Diagnosis, Finding, TextFinding, Verdict
     from holdfast.diagnose.log import Log
-    from holdfast.diagnose.text_finding import TextFinding
 
 _WIDTH = 80
 _SCREEN = 24

@@ -14,7 +14,6 @@ from holdfast.base.run_folder import FINDINGS
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.collapse import Course
 from holdfast.diagnose.log.smoothed import WINDOW
-from holdfast.diagnose.text_finding import TextFinding
 
 Level = Literal["finding", "note"]
 """A finding is a problem. A note is worth knowing, but no reason to act."""
@@ -82,6 +81,20 @@ class CannotTell:
     """Names of the missing series."""
     remedy: str
     """The setting of the host, or the observer of holdfast, that logs them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFinding:
+    """Something that many rollouts show in their texts."""
+
+    kind: str
+    """The name of the page's filter, a key of `texts.KINDS` or a name of its own."""
+    step: int
+    """The first step at which it is as frequent as in a finding."""
+    summary: str
+    example: str
+    """A part of a rollout of that step, or near it."""
+    advice: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

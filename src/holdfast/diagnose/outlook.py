@@ -17,7 +17,7 @@ from holdfast.diagnose.log import Log, finite, has
 from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.diagnose.log.trailing import Values, trailing_mean
 from holdfast.diagnose.rules import RULES
-from holdfast.diagnose.rules._parts.series import ENTROPY, LENGTH, RATE
+from holdfast.diagnose.rules._parts import ENTROPY, LENGTH, RATE
 from holdfast.diagnose.rules.ent002 import EXHAUSTED_NATS, EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS
 from holdfast.diagnose.rules.rwd001 import good_step
 from holdfast.diagnose.seconds import facts_of_seconds, seconds_in_words

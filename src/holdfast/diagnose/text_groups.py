@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
 
-from holdfast.diagnose.readers.rollouts.record import SampledRollout
+from holdfast.diagnose.finding import TextFinding
+from holdfast.diagnose.readers.rollouts import SampledRollout
 from holdfast.diagnose.readers.text import clean
-from holdfast.diagnose.text_finding import TextFinding
 
 _EXAMPLE = 160
 _LONG = 200

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 
 from holdfast.base.thoughts import thoughts_in
+from holdfast.diagnose.finding import TextFinding
+from holdfast.diagnose.readers.rollouts import FAILURES, SampledRollout, SampledTurn
 from holdfast.diagnose.readers.rollouts.conversation import CALL, called
-from holdfast.diagnose.readers.rollouts.record import FAILURES, SampledRollout, SampledTurn
 from holdfast.diagnose.readers.text import clean
-from holdfast.diagnose.text_finding import TextFinding
 from holdfast.diagnose.text_groups import copies, mixed_groups
 
 MIN_ROLLOUTS, MIN_FOUND = 8, 3

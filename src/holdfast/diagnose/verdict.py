@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from holdfast.diagnose.finding import Finding, Reason, Verdict, Word, span_of
-from holdfast.diagnose.log import Log, has
+from holdfast.diagnose.log import METRICS, Log, has
 from holdfast.diagnose.log.collapse import (
     MIN_FLAT_ROWS,
     TREND_ERRORS,
@@ -25,14 +25,13 @@ from holdfast.diagnose.log.collapse import (
     is_remainder,
     may_be_flat,
 )
-from holdfast.diagnose.log.glossary import METRICS
 from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.rules._parts import TRUNCATED
 from holdfast.diagnose.rules._parts.contrast import CONTRAST
 from holdfast.diagnose.rules._parts.functions import is_earned_by_form
-from holdfast.diagnose.rules._parts.series import TRUNCATED
 from holdfast.diagnose.rules.grp001 import HARDER
 from holdfast.diagnose.rules.rule import Hit
 from holdfast.diagnose.rules.rwd001 import is_outside, resumed_at

@@ -8,10 +8,8 @@ from holdfast.hosts.host import Host
 from holdfast.hosts.others import ART, NEMO_RL, OPENRLHF, SKYRL, SLIME, TINKER
 from holdfast.hosts.ours import OURS
 from holdfast.hosts.prime_rl import PRIME_RL
-from holdfast.hosts.trl import TRL
-from holdfast.hosts.trl_async import TRL_ASYNC
-from holdfast.hosts.verl import VERL
-from holdfast.hosts.verl_async import VERL_ASYNC
+from holdfast.hosts.trl import TRL, TRL_ASYNC
+from holdfast.hosts.verl import VERL, VERL_ASYNC
 
 UNKNOWN = Host(id="unknown", title="the host")
 """Of which no name is known."""

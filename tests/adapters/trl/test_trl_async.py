@@ -26,8 +26,7 @@ from datasets import Dataset
 from holdfast.adapters.trl import LLDS, NLL, SAPO, asynchronous, with_penalties
 from holdfast.base.errors import ConfigError
 from holdfast.diagnose.readers import read_log
-from holdfast.hosts.trl import ASYNC_LOGGED
-from holdfast.hosts.trl_async import TRL_ASYNC
+from holdfast.hosts.trl import ASYNC_LOGGED, TRL_ASYNC
 
 from ..by_hand import by_hand
 from .conftest import CHECKPOINTING

@@ -17,9 +17,9 @@ from holdfast.diagnose.log.collapse import Course, Fall
 from holdfast.diagnose.readers import read_logs
 from holdfast.diagnose.readers.rollouts.conversation import MAX_CHARACTERS
 from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
-from holdfast.diagnose.report.axes import axes_of
 from holdfast.diagnose.report.charts import CHARTS
 from holdfast.diagnose.report.data import (
+    axes_of,
     curve,
     page_data,
     phases_of,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -105,10 +106,25 @@ def reward_curve(log: Log, name: str | None = None) -> Curve | None:
     name = name or next((reward for reward in REWARDS if has(log, reward)), None)
     if name is None or not has(log, name):
         return None
-    return _curve(log.series[name])
-
-
-@lru_cache(maxsize=2)  # several rules look at the same curve
-def _curve(series: Series) -> Curve:
-    known = finite(series)
+    known = finite(log.series[name])
     return curve_of(known.values, known.steps)
+
+
+# ---- what a series is
+
+METRICS: dict[str, str] = tomllib.loads(Path(__file__).with_name("glossary.toml").read_text(encoding="utf-8"))
+"""Every metric that a run may log, with its meaning."""
+
+
+def glossary_entry(name: str) -> str | None:
+    """The text of the glossary for a metric, including those of a numbered action or of a dataset.
+
+    >>> glossary_entry("likelihood/correct/action_2") == METRICS["likelihood/correct/action_<k>"]
+    True
+    """
+    if name.startswith("eval/") and name.endswith("/score"):
+        return METRICS.get("eval/<dataset>/score")
+    if name.startswith("tools/"):
+        return METRICS.get(f"tools/<name>/{name.rpartition('/')[2]}")
+    head, _, number = name.rpartition("action_")
+    return METRICS.get(f"{head}action_<k>" if head and number.isdigit() else name)

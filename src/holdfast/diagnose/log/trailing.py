@@ -254,6 +254,15 @@ def trend(values: Values) -> tuple[Values, Values]:
     return slope * x, np.where(rows < _MIN_TO_CHOOSE, np.inf, scatter * x / np.sqrt(spread))
 
 
+def spread(count: int, most: int) -> NDArray[np.int64]:
+    """The numbers of at most `most` of `count` rows: evenly, with the first and the last.
+
+    >>> spread(9, 3).tolist(), spread(2, 3).tolist(), spread(0, 3).tolist()
+    ([0, 4, 8], [0, 1], [])
+    """
+    return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
+
+
 def held(condition: Truths, count: int) -> Truths:
     """Where the condition has been true in the last `count` rows, including this one.
 

@@ -28,6 +28,8 @@ from holdfast.diagnose.readers.names import (
     is_share,
     like_a_reward,
     mean_alone,
+    not_understood,
+    spelled,
     translation,
     variant_of,
 )
@@ -37,9 +39,7 @@ from holdfast.diagnose.readers.rollouts.files import ROLLOUTS
 from holdfast.diagnose.readers.same_run import deduplicate_runs, joined_parts, with_unique_names
 from holdfast.diagnose.readers.seen import how_it_ended, what_was_seen
 from holdfast.diagnose.readers.services import is_address, read_service
-from holdfast.diagnose.readers.spelling import spelled
 from holdfast.diagnose.readers.text import Tally, clean, listed
-from holdfast.diagnose.readers.understood import not_understood
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import CHANGES, Name
 

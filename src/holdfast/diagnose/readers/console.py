@@ -120,8 +120,7 @@ def _value(text: str) -> float | None:
 
 def _read(lines_for: Callable[[Tally], Lines], name: str, tally: Tally) -> Raw | None:
     console = Console(lines_for(tally), tally)
-    read = read_rows(console.rows(), tally, FRAME)
-    return next((Raw("verl", "verl", name, columns, console.settings) for _, columns in read), None)
+    return next(iter(read_rows(console.rows(), tally, name, FRAME, settings=console.settings)), None)
 
 
 def has_step(path: Path) -> bool:
@@ -130,7 +129,7 @@ def has_step(path: Path) -> bool:
 
 
 CONSOLE = Reader(
-    recognises=lambda path, start: True,
+    recognises=lambda path, start: has_step(path),
     read=lambda file, tally: read_runs(file, tally, _read),
     lacks="has neither rows with a step nor lines like `step:1 - name:0.5 - …` or `step 1 loss 0.3 reward 0.5`",
     suffixes=(".log", ".log.gz", ".out", ".txt"),

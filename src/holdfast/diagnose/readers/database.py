@@ -118,8 +118,8 @@ def _trackio(database: Connection, file: LogFile, key: str, whole: Tally) -> Ite
     configs = _configs(database, key, whole)
     for run, rows in _rows_by_run(database, key, "step, metrics", whole).items():
         tally = Tally(file.path, "row")
-        for frame, columns in read_rows(_metrics(rows, tally), tally):
-            yield Raw("trackio", frame.host, str(names.get(run, run)), columns, _config(configs.get(run, "{}"), tally))
+        config = _config(configs.get(run, "{}"), tally)
+        yield from read_rows(_metrics(rows, tally), tally, str(names.get(run, run)), form="trackio", settings=config)
 
 
 def _metrics(rows: list[tuple[Any, ...]], tally: Tally) -> Iterator[tuple[int, Row]]:

@@ -14,10 +14,10 @@ from itertools import count, islice
 from pathlib import Path
 
 from holdfast.base.opening import opened
-from holdfast.diagnose.readers.binary import UNREADABLE, fields, signed
 from holdfast.diagnose.readers.columns import Point, columns_of
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
+from holdfast.diagnose.readers.records import UNREADABLE, fields, signed
 from holdfast.diagnose.readers.text import Tally
 
 _MARK = "tfevents"

@@ -17,7 +17,6 @@ from holdfast.base.opening import left_out, opened
 from holdfast.base.run_folder import CONFIG, METRICS
 from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.console import CONSOLE
-from holdfast.diagnose.readers.csv_export import CSV
 from holdfast.diagnose.readers.database import DATABASE
 from holdfast.diagnose.readers.dicts import DICTS
 from holdfast.diagnose.readers.event_file import TENSORBOARD
@@ -27,11 +26,10 @@ from holdfast.diagnose.readers.notebook import NOTEBOOK
 from holdfast.diagnose.readers.objects import ARRAY, COLUMNS, OBJECTS
 from holdfast.diagnose.readers.prints import COUNTED, PRINTS, SCORES
 from holdfast.diagnose.readers.reader import LogFile, Reader
+from holdfast.diagnose.readers.records import SWANLAB, WANDB
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS, has_rollouts
-from holdfast.diagnose.readers.swanlab_file import SWANLAB
-from holdfast.diagnose.readers.tables import TABLE
+from holdfast.diagnose.readers.tables import CSV, TABLE
 from holdfast.diagnose.readers.text import head, is_binary
-from holdfast.diagnose.readers.wandb_file import WANDB
 from holdfast.diagnose.readers.wandb_summary import SUMMARY
 
 _logger = logging.getLogger("holdfast")
@@ -48,12 +46,12 @@ READABLE = (
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
 """The trackers' own files."""
 
-CONSOLES: tuple[Reader[str], ...] = (DICTS, PRINTS, COUNTED, SCORES, SUMMARY, CONSOLE)
-"""What a trainer or a script prints."""
+CONSOLES: tuple[Reader[str], ...] = (DICTS, CONSOLE, PRINTS, COUNTED, SCORES, SUMMARY)
+"""What a trainer or a script prints. What W&B prints at the end counts where nothing else has rows."""
 
 READERS: tuple[Reader[str], ...] = (NOTEBOOK, STATE, ARRAY, COLUMNS, LINES, OBJECTS, CSV, TABLE, *CONSOLES)
-"""Every kind of text that is read. The first reader that recognises a file reads it. What W&B prints at the end counts
-where nothing else has rows, and any text can be a console log, so that reader comes last."""
+"""Every kind of text that is read. The first reader that recognises a file reads it. Any other text can be a console
+log without a row."""
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _NO_LOGS = ("debug.log", "debug-internal.log")  # W&B's logs about itself
@@ -222,7 +220,7 @@ def reader_of(path: Path) -> Reader[Any] | None:
     if not start:
         raise DataError(f"{path} is empty: the run has logged nothing yet, or the file was cut off")
     binary = is_binary(text)
-    reader = None if binary else next((reader for reader in READERS if reader.recognises(path, start)), None)
+    reader = None if binary else next((one for one in READERS if one.recognises(path, start)), CONSOLE)
     may_be_rollouts = reader in (None, ARRAY, LINES, OBJECTS) or (
         path.suffix == ".json" and reader not in (STATE, COLUMNS)
     )

@@ -17,7 +17,7 @@ from holdfast.diagnose.readers.rows import Numbered
 from holdfast.diagnose.readers.tables import TABLE
 from holdfast.diagnose.readers.text import Tally, head
 
-PRINTED: tuple[Reader[str], ...] = (TABLE, DICTS, PRINTS, CONSOLE)
+PRINTED: tuple[Reader[str], ...] = (TABLE, DICTS, CONSOLE, PRINTS)
 """What reads the text of a cell: a table, or what a trainer prints."""
 _FIRST = 500
 _MIN_TEXTS = 5
@@ -43,7 +43,7 @@ def unwrapped_lines(rows: Numbered, file: LogFile) -> list[Raw]:
     if times < _MIN_TEXTS:
         return []
     texts: Iterator[str] = (f"{row.get(name, '')}".rstrip("\n") + "\n" for row in chain(first, of_rows))
-    read = read_inside(texts, (DICTS, PRINTS, COUNTED, CONSOLE), file, "line")
+    read = read_inside(texts, (DICTS, CONSOLE, PRINTS, COUNTED), file, "line")
     return [raw for raw in read if len(set(raw.columns.steps().tolist())) >= _MIN_TEXTS]
 
 

@@ -50,10 +50,8 @@ _STATE_SETTINGS = {
 
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
-    read = [
-        Raw(frame.format, frame.host, frame.named(file.name), columns, _settings(file.settings, tally))
-        for frame, columns in read_rows(line_rows(file.path, tally), tally)
-    ]
+    settings = _settings(file.settings, tally)
+    read = read_rows(line_rows(file.path, tally), tally, file.name, settings=settings)
     if read or _is_one(file.path):
         return read or read_whole(file, tally)
     return unwrapped_lines(line_rows(file.path, Tally(file.path)), file)
@@ -72,9 +70,9 @@ def _read_state(file: LogFile, tally: Tally) -> list[Raw]:
     state = value_of(text)
     if not isinstance(state, dict) or not isinstance(state.get("log_history"), list):
         state = {"log_history": elements(text, begin.end(), tally)}
-    read = read_rows(numbered_objects(state["log_history"], tally), tally, STATE_FRAME)
     known = {ours: state[theirs] for theirs, ours in _STATE_SETTINGS.items() if state.get(theirs) is not None}
-    return [Raw(frame.format, frame.host, file.name, columns, known) for frame, columns in read]
+    rows = numbered_objects(state["log_history"], tally)
+    return read_rows(rows, tally, file.name, STATE_FRAME, settings=known)
 
 
 def _settings(path: Path | None, tally: Tally) -> dict[str, object]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
-from holdfast.diagnose.log import Series
-from holdfast.diagnose.log.glossary import METRICS
-from holdfast.diagnose.readers.spelling import respelled_host
-from holdfast.diagnose.readers.text import clean
+from holdfast.diagnose.log import METRICS, Series
+from holdfast.diagnose.readers.text import clean, listed
 from holdfast.hosts import HOSTS, UNKNOWN
 from holdfast.hosts.host import Host, Name
 from holdfast.hosts.ours import OURS
@@ -272,3 +271,104 @@ def variant_of(host: str, series: Mapping[str, Series], settings: Mapping[str, o
 
 def _plain(host: Host, series: Mapping[str, Series]) -> Mapping[str, Series]:
     return {name.removeprefix("train/"): part for name, part in series.items()} if host.prefixed else series
+
+
+# ---- other spellings: verl's `critic/score/mean` is often written `critic_score_mean` in an export
+
+_BETWEEN = re.compile(r"[^0-9a-z]+")
+_MIN_NAMES = 3
+"""Names in another spelling by which a host is known. One or two may be a script's own."""
+
+
+@lru_cache(maxsize=1 << 14)
+def key(name: str) -> str:
+    """What a name has in common with its other spellings.
+
+    >>> key("critic/score/mean"), key("Critic score.mean"), key("train/lr-pg_0")
+    ('critic_score_mean', 'critic_score_mean', 'train_lr_pg_0')
+    """
+    return _BETWEEN.sub("_", name.lower()).strip("_")
+
+
+@lru_cache(maxsize=64)
+def _table(host: Host) -> Mapping[str, str]:
+    """Key -> the host's own spelling."""
+    rows = (row.host for row in (*host.more, *host.series))
+    return {key(name): name for name in (*host.left_alone, host.step_seconds, *host.older, *rows) if name}
+
+
+def spelled(of: str, names: Iterable[str]) -> dict[str, str]:
+    """Name of the log -> the spelling of the host `of`, for names in another one. No two names become one."""
+    names = list(names)
+    host = HOSTS[of]
+    table, taken = _table(host), set(names)
+    result: dict[str, str] = {}
+    for name in names:
+        written = table.get(key(name))
+        if written is None and host.prefixed:
+            written = table.get(key(name).removeprefix("train_"))
+        plain = name.removeprefix("train/") if host.prefixed else name
+        if written is not None and plain != written and written not in taken:
+            taken.add(written)
+            result[name] = written
+    return result
+
+
+def respelled_host(names: Iterable[str]) -> tuple[Host, int] | None:
+    """The host of which a log has most names in another spelling, and how many; None if no host has enough of them.
+
+    A name without a mark between its parts looks the same in every spelling, so only hosts whose names have one count.
+    """
+    names = list(names)
+    best = max(HOSTS.values(), key=lambda host: _respelled(host, names))
+    count = _respelled(best, names)
+    return (best, count) if count >= _MIN_NAMES else None
+
+
+def _respelled(host: Host, names: list[str]) -> int:
+    telling = (*host.marks, *host.families)
+    return sum(written.startswith(telling) for written in spelled(host.id, names).values()) if telling else 0
+
+
+# ---- what was not understood: said in one sentence, with the way to name it
+
+_TELLING = re.compile(
+    r"reward|score|kl\b|kl_|_kl|entrop|clip|ratio|len(?:gth)?\b|trunc|stale|off_?policy|grad|norm|turn|tool|prob|logp|"
+    r"drop|accura|success|frac|rate\b",
+    re.IGNORECASE,
+)
+"""What the names of measurements contain that a rule might need."""
+_PASSED_OVER = re.compile(
+    r"^(?:rewards?/|eval|val|test|valid(?:ation)?|time|timing|perf|profil|system|memory|gpu|progress|prompt|global_seqlen)|"
+    r"[_/](?:min|max|std|var|median|count|sum)$",
+    re.IGNORECASE,
+)
+"""What measures something else: a part of the reward, an evaluation, the machine, the prompts; and what stands beside a
+mean."""
+_DEEP = 3
+"""Parts of a name from which on it is one of many below a table."""
+
+
+def not_understood(host: str, targets: Mapping[str, Name]) -> str:
+    """A sentence on the names that were kept and could measure what a rule needs, and on those that look like a series
+    that another name has; "" if there are none."""
+    of = HOSTS[host]
+    taken = {target.ours for target in targets.values()}
+    kept = [name for name, target in targets.items() if target.ours in (clean(name), clean(name) + "'")]
+    unknown = [name for name in kept if not _is_known(of, name)]
+    alike = [name for name in unknown if COMMON.get(common(name)) in taken]
+    rest = [name for name in unknown if name not in alike and _TELLING.search(name)]
+    said = [f"Not recognised: {listed(sorted(rest))}."] if rest else []
+    if alike:
+        said.append(f"Named like a metric that was already read under another name: {listed(sorted(alike))}.")
+    return " ".join([*said, "To say what a metric is, give `--name OURS=THEIRS`."]) if said else ""
+
+
+def _is_known(host: Host, name: str) -> bool:
+    """Whether the glossary has a name, or the tables of its host know what is beside it."""
+    plain = name.removeprefix("train/") if host.prefixed else name
+    if plain in METRICS or plain in (*AXES, *CUMULATIVE) or _PASSED_OVER.search(plain) or plain.count("/") >= _DEEP:
+        return True
+    names = (*(row.host for row in (*host.series, *host.more)), *host.left_alone)
+    families = {key(known.rpartition("/")[0]) + "_" for known in names if "/" in known}
+    return plain in names or key(plain).startswith(tuple(families))

@@ -170,8 +170,7 @@ def read_whole(file: LogFile, tally: Tally) -> list[Raw]:
 
 
 def _raws(file: LogFile, name: str, rows: Numbered, tally: Tally) -> list[Raw]:
-    named = f"{file.name}: {name}" if name else file.name
-    return [Raw(frame.format, frame.host, frame.named(named), columns, {}) for frame, columns in read_rows(rows, tally)]
+    return read_rows(rows, tally, f"{file.name}: {name}" if name else file.name)
 
 
 ARRAY = Reader(

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.diagnose.readers.axes import counter_in
-from holdfast.diagnose.readers.chinese import in_english
 from holdfast.diagnose.readers.columns import Columns
-from holdfast.diagnose.readers.console import SEARCHED, has_step
+from holdfast.diagnose.readers.console import SEARCHED
 from holdfast.diagnose.readers.facts import (
     LEARNT,
     LINE,
@@ -198,7 +197,7 @@ def _host_of_labels(row: Row) -> Host | None:
 
 
 def _has_rows(path: Path, core: Core, fewest: int) -> bool:
-    """Whether a loss or a reward is printed at so many steps, and no line of verl's."""
+    """Whether a loss or a reward is printed at so many steps."""
 
     def first() -> Lines:
         return islice(lines(path, Tally(path)), SEARCHED)
@@ -207,7 +206,7 @@ def _has_rows(path: Path, core: Core, fewest: int) -> bool:
     for _, row in islice(_rows(first(), _places(first, core)), _FIRST):
         for name in filter(core.name.search, row.numbers):
             steps.setdefault(name, set()).add(row.step)
-    return any(len(at) >= fewest for at in steps.values()) and not has_step(path)
+    return any(len(at) >= fewest for at in steps.values())
 
 
 PRINTS = Reader(
@@ -277,8 +276,57 @@ def _read_counted(lines_for: Callable[[Tally], Lines], name: str, tally: Tally) 
 
 
 COUNTED = Reader(
-    recognises=lambda path, start: bool(_often(islice(lines(path, Tally(path)), SEARCHED))) and not has_step(path),
+    recognises=lambda path, start: bool(_often(islice(lines(path, Tally(path)), SEARCHED))),
     read=lambda file, tally: read_runs(file, tally, _read_counted),
     lacks="has no line with a reward",
     suffixes=(".log", ".log.gz", ".out", ".txt"),
 )
+
+
+# ---- lines in Chinese
+
+_ENGLISH = {
+    "平均": "mean",
+    "均值": "mean",
+    "最大": "max",
+    "最小": "min",
+    "训练": "train",
+    "验证": "val",
+    "测试": "test",
+    "奖励值": "reward",
+    "奖励": "reward",
+    "回报": "return",
+    "得分": "score",
+    "分数": "score",
+    "损失": "loss",
+    "准确率": "accuracy",
+    "正确率": "accuracy",
+    "成功率": "success",
+    "学习率": "lr",
+    "熵": "entropy",
+    "梯度范数": "grad_norm",
+    "回答长度": "response_length",
+    "长度": "length",
+    "散度": "",
+    "步骤": "step",
+    "步数": "step",
+    "迭代": "iteration",
+    "批次": "batch",
+    "轮次": "epoch",
+    "轮": "epoch",
+}
+_CHINESE = re.compile("|".join(sorted(_ENGLISH, key=len, reverse=True)))
+_NTH = re.compile(r"第\s{0,3}(\d{1,15})\s{0,3}(?:步|轮|批|次迭代)")
+_BLANKS = re.compile(" {2,}")
+
+
+def in_english(line: str) -> str:
+    """A line with these words in English.
+
+    >>> in_english("步骤 12 平均奖励 0.5"), in_english("第 3 步: 奖励均值=0.5")
+    ('step 12 mean reward 0.5', 'step 3: reward mean=0.5')
+    """
+    if line.isascii():
+        return line
+    line = _CHINESE.sub(lambda word: f" {_ENGLISH[word[0]]} ", _NTH.sub(r"step \1", line))
+    return re.sub(r" (?=[:=：])", "", _BLANKS.sub(" ", line)).strip(" ")

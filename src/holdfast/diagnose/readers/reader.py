@@ -30,12 +30,6 @@ class Frame:
     null_is_nan: bool
     numbered: bool = False
     """Whether rows may lack a step and are numbered."""
-    run: str = ""
-    """What the rows call their run, if the file has several."""
-
-    def named(self, file: str) -> str:
-        """The name of the run in a file of this name."""
-        return f"{file}: {self.run}" if self.run else file
 
 
 def frame_of(rows: Sequence[Row]) -> Frame | None:

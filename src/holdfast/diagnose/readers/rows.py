@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
+from holdfast.diagnose.log import Format
 from holdfast.diagnose.readers.axes import MAX_LABEL, label_in
 from holdfast.diagnose.readers.columns import Columns, whole
 from holdfast.diagnose.readers.names import AXES
 from holdfast.diagnose.readers.numbering import Numbering
-from holdfast.diagnose.readers.reader import PROMPTS, Frame, Row, frame_of, of_completions
+from holdfast.diagnose.readers.reader import PROMPTS, Frame, Raw, Row, frame_of, of_completions
 from holdfast.diagnose.readers.text import Tally
 
 Numbered = Iterable[tuple[int, Row]]
@@ -21,8 +21,17 @@ _FIRST = 500  # rows from which the frame is recognised
 _MAX_RUNS = 1000
 
 
-def read_rows(rows: Numbered, tally: Tally, frame: Frame | None = None) -> list[tuple[Frame, Columns]]:
-    """The runs in these rows: their frame and their columns. No run if no row of the first ones has a step."""
+def read_rows(
+    rows: Numbered,
+    tally: Tally,
+    name: str,
+    frame: Frame | None = None,
+    *,
+    form: Format | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> list[Raw]:
+    """The runs in these rows, or the one called `name`. No run if no row of the first ones has a step. `frame` and
+    `form` are what the rows do not show themselves."""
     rows = iter(rows)
     first = list(islice(rows, _FIRST))
     if frame is None and of_completions([row for _, row in first]):
@@ -34,15 +43,15 @@ def read_rows(rows: Numbered, tally: Tally, frame: Frame | None = None) -> list[
     label = None if frame.numbered else _label_of([row for _, row in first], frame)
     runs: dict[str, _Run] = {}
     for place, row in chain(first, rows):
-        name = "" if label is None else str(row.pop(label, ""))[:MAX_LABEL]
-        if name not in runs and len(runs) == _MAX_RUNS:
+        run = "" if label is None else str(row.pop(label, ""))[:MAX_LABEL]
+        if run not in runs and len(runs) == _MAX_RUNS:
             tally.add(f"left out {{n rows}} of runs beyond the first {_MAX_RUNS:,}", place)
             continue
-        run = runs.get(name) or runs.setdefault(name, _Run(frame, tally))
-        run.add(place, row)
+        (runs.get(run) or runs.setdefault(run, _Run(frame, tally))).add(place, row)
     if len(runs) > 1:
         tally.add(f"the file has {len(runs)} runs, distinguished by `{label}`")
-    return [(replace(frame, run=name if len(runs) > 1 else ""), run.columns()) for name, run in runs.items()]
+    named = {f"{name}: {run}" if len(runs) > 1 and run else name: rows for run, rows in runs.items()}
+    return [Raw(form or frame.format, frame.host, run, rows.columns(), settings or {}) for run, rows in named.items()]
 
 
 class _Run:

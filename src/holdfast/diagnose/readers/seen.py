@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
-from holdfast.diagnose.readers.cells import separator_of
 from holdfast.diagnose.readers.facts import says_core
+from holdfast.diagnose.readers.tables import separator_of
 from holdfast.diagnose.readers.text import COLOUR, Tally, clean, head, lines, listed, without_process
 
 _ERROR = "it ended with an error"

@@ -64,9 +64,14 @@ def _wandb(address: str, parts: list[str]) -> list[Raw]:
     hint = "Run `wandb login`, or set WANDB_API_KEY; the address is wandb://ENTITY/PROJECT/RUN, with the run's id"
     tally = Tally(Path(address), "row")
     run = _asked(address, lambda: wandb.Api().run("/".join(parts)), hint)
-    read = _asked(address, lambda: read_rows(enumerate(map(dict, run.scan_history()), 1), tally), hint)
-    config = {name: value for name, value in dict(run.config).items() if not name.startswith("_")}
-    return [Raw("wandb", frame.host, str(run.name), columns, dotted(config)) for frame, columns in read]
+    config = dotted({name: value for name, value in dict(run.config).items() if not name.startswith("_")})
+    return _asked(  # type: ignore[no-any-return]
+        address,
+        lambda: read_rows(
+            enumerate(map(dict, run.scan_history()), 1), tally, str(run.name), form="wandb", settings=config
+        ),
+        hint,
+    )
 
 
 def _mlflow(address: str, parts: list[str]) -> list[Raw]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from holdfast.diagnose.readers.axes import axis_of
 from holdfast.diagnose.readers.columns import number_in
-from holdfast.diagnose.readers.console import has_step
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, history_frame, stepless_frame
 from holdfast.diagnose.readers.rows import read_rows
 from holdfast.diagnose.readers.text import COLOUR, Tally, lines
@@ -30,12 +29,11 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     tally.add("the log has only W&B's summary: the last value of every metric")
     axis = axis_of(row)
     frame = stepless_frame(row) if axis is None else history_frame(row, axis)
-    read = read_rows([(place, row)], tally, frame)
-    return [Raw("console", framed.host, file.name, columns, {}) for framed, columns in read]
+    return read_rows([(place, row)], tally, file.name, frame, form="console")
 
 
 def _has_summary(path: Path, start: str) -> bool:
-    return any(_HISTORY in line or _SUMMARY in line for _, line in lines(path, Tally(path))) and not has_step(path)
+    return any(_HISTORY in line or _SUMMARY in line for _, line in lines(path, Tally(path)))
 
 
 SUMMARY = Reader(

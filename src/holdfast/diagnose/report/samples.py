@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import objects
 from holdfast.base.opening import lines
 from holdfast.base.run_folder import DISPLACEMENT
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.log.trailing import spread
+from holdfast.diagnose.readers.rollouts import SampledRollout, SampledTurn
 from holdfast.diagnose.readers.rollouts.conversation import MAX_CHARACTERS, cut
 from holdfast.diagnose.readers.rollouts.forms import number_or_nan
-from holdfast.diagnose.readers.rollouts.record import SampledRollout, SampledTurn
 from holdfast.diagnose.texts import outcomes_of
 
 
@@ -146,9 +145,7 @@ def _chosen_steps(rollouts: Sequence[SampledRollout], most: int, near: Sequence[
     room = max(1, most // max(1, -(-len(rollouts) // len(steps))))
     around = [k for step in near for at in (bisect_left(steps, step),) for k in (at, at - 1, at + 1)]
     near_findings = list(dict.fromkeys(k for k in around if 0 <= k < len(steps)))[: room // 2]
-    even = np.unique(
-        np.linspace(0, len(steps) - 1, max(1, min(len(steps), room - len(near_findings)))).astype(int)
-    ).tolist()
+    even = spread(len(steps), max(1, room - len(near_findings))).tolist()
     order = dict.fromkeys([len(steps) - 1, *near_findings, *reversed(even[:-1])])
     return [steps[k] for k in order][:room]
 

@@ -31,9 +31,9 @@ from holdfast.diagnose.log.trailing import (
     mean_at_first,
     trailing_mean,
 )
+from holdfast.diagnose.rules._parts import ENTROPY, LENGTH, REWARD
+from holdfast.diagnose.rules._parts.functions import without_room
 from holdfast.diagnose.rules._parts.reward import long_not_preferred
-from holdfast.diagnose.rules._parts.series import ENTROPY, LENGTH, REWARD
-from holdfast.diagnose.rules._parts.truncation import without_room
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise, preserve_likelihood, setting
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling
 

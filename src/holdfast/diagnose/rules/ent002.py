@@ -16,8 +16,8 @@ from functools import partial
 import numpy as np
 
 from holdfast.diagnose.log.trailing import Values, break_in, highest, trailing_lowest, trailing_mean
+from holdfast.diagnose.rules._parts import ENTROPY, LENGTH, MIXED
 from holdfast.diagnose.rules._parts.reward import is_solved
-from holdfast.diagnose.rules._parts.series import ENTROPY, LENGTH, MIXED
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 

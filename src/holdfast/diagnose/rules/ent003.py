@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log.trailing import held
-from holdfast.diagnose.rules._parts.series import ENTROPY
+from holdfast.diagnose.rules._parts import ENTROPY
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 

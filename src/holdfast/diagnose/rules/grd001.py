@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log.trailing import delayed, highest, last_where, trailing_mean
-from holdfast.diagnose.rules._parts.series import NORM
+from holdfast.diagnose.rules._parts import NORM
 from holdfast.diagnose.rules.remedies import SMALLER_STEPS
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 

@@ -19,8 +19,8 @@ from functools import partial
 import numpy as np
 
 from holdfast.diagnose.log.trailing import held
+from holdfast.diagnose.rules._parts import CLIPPED, LOG_RATIO, NORM, REWARD
 from holdfast.diagnose.rules._parts.reward import ROWS_TO_FORGET, did_no_harm
-from holdfast.diagnose.rules._parts.series import CLIPPED, LOG_RATIO, NORM, REWARD
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 

@@ -20,9 +20,9 @@ from functools import partial
 import numpy as np
 
 from holdfast.diagnose.log.trailing import Truths, Values, held, rows_since
+from holdfast.diagnose.rules._parts import KL, MIXED, NORM, RATE, REWARD
 from holdfast.diagnose.rules._parts.contrast import CONTRAST, contrast_of
 from holdfast.diagnose.rules._parts.moves import kl_grows
-from holdfast.diagnose.rules._parts.series import KL, MIXED, NORM, RATE, REWARD
 from holdfast.diagnose.rules.remedies import Remedy, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 

@@ -32,6 +32,7 @@ from holdfast.diagnose.log.trailing import (
     rows_since,
     trailing_mean,
 )
+from holdfast.diagnose.rules._parts import MIXED, NORM, REWARD, TRUNCATED
 from holdfast.diagnose.rules._parts.contrast import (
     BROKEN_ROWS,
     CONTRAST,
@@ -41,10 +42,8 @@ from holdfast.diagnose.rules._parts.contrast import (
     is_unlikely,
     stretch_of,
 )
-from holdfast.diagnose.rules._parts.functions import more_is_earned
+from holdfast.diagnose.rules._parts.functions import MUCH_FRACTION, is_cut_off, more_is_earned
 from holdfast.diagnose.rules._parts.reward import has_risen, is_down, is_low, is_near_best, is_solved, shows_no_rise
-from holdfast.diagnose.rules._parts.series import MIXED, NORM, REWARD, TRUNCATED
-from holdfast.diagnose.rules._parts.truncation import MUCH_FRACTION, is_cut_off
 from holdfast.diagnose.rules.remedies import CHECK_REWARD, Remedy, advise
 from holdfast.diagnose.rules.rule import Check, Ending, Hit, Left, Rows, Rule, Signal, falling, from_start
 

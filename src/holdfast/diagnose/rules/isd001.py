@@ -18,7 +18,7 @@ import numpy as np
 
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.trailing import held, trailing_lowest, trailing_mean
-from holdfast.diagnose.rules._parts.series import LOG_RATIO
+from holdfast.diagnose.rules._parts import LOG_RATIO
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, preserve_likelihood
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
 

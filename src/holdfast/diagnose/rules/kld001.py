@@ -31,8 +31,8 @@ from holdfast.diagnose.log.trailing import (
     trailing_mean,
     trend,
 )
+from holdfast.diagnose.rules._parts import KL, REWARD
 from holdfast.diagnose.rules._parts.reward import has_risen
-from holdfast.diagnose.rules._parts.series import KL, REWARD
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal, falling
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from holdfast.diagnose.log.collapse import MIN_FLAT_ROWS
 from holdfast.diagnose.log.trailing import Values, held, highest, rows_since
+from holdfast.diagnose.rules._parts import CLIPPED, KL, RATE, REWARD
 from holdfast.diagnose.rules._parts.moves import kl_grows, policy_moved
 from holdfast.diagnose.rules._parts.reward import has_risen
-from holdfast.diagnose.rules._parts.series import CLIPPED, KL, RATE, REWARD
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 

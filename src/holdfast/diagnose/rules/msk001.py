@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log.trailing import noise
+from holdfast.diagnose.rules._parts import CORRECT, ENTROPY, GAP, LENGTH, TRAINED
 from holdfast.diagnose.rules._parts.sampler import BACK_ROWS, SURPRISE, TRAINED_TIMES
-from holdfast.diagnose.rules._parts.series import CORRECT, ENTROPY, GAP, LENGTH, TRAINED
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 

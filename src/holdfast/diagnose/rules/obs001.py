@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.rules._parts.series import CORRECT, INCORRECT, MIXED, K
+from holdfast.diagnose.rules._parts import CORRECT, INCORRECT, MIXED, K
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 

@@ -28,8 +28,8 @@ from holdfast.diagnose.log.trailing import (
     mean_at_first,
     trailing_mean,
 )
+from holdfast.diagnose.rules._parts import CLIPPED, REWARD, STALENESS
 from holdfast.diagnose.rules._parts.sampler import usual_before
-from holdfast.diagnose.rules._parts.series import CLIPPED, REWARD, STALENESS
 from holdfast.diagnose.rules.remedies import FRESHER, TO_SAMPLER, advise
 from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal, falling
 

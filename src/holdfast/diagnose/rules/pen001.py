@@ -19,8 +19,8 @@ from functools import partial
 import numpy as np
 
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.rules._parts import MIXED, K
 from holdfast.diagnose.rules._parts.moves import policy_moved
-from holdfast.diagnose.rules._parts.series import MIXED, K
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from holdfast.diagnose.rules._parts.series import FAILED_ROLLOUTS, FAILED_SEARCHES
+from holdfast.diagnose.rules._parts import FAILED_ROLLOUTS, FAILED_SEARCHES
 from holdfast.diagnose.rules._parts.tools import MAX_FAILED_FRACTION, happens_often, searches
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rule

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from holdfast.diagnose.rules._parts.series import EMPTY_SEARCHES
+from holdfast.diagnose.rules._parts import EMPTY_SEARCHES
 from holdfast.diagnose.rules._parts.tools import MAX_EMPTY_FRACTION, happens_often, searches
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rule

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.log.trailing import highest, margin, trailing_mean
+from holdfast.diagnose.rules._parts import ANSWERED, EM, REWARD
 from holdfast.diagnose.rules._parts.functions import functions_of
 from holdfast.diagnose.rules._parts.reward import may_lose
-from holdfast.diagnose.rules._parts.series import ANSWERED, EM, REWARD
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 

@@ -32,9 +32,9 @@ from holdfast.diagnose.log.trailing import (
     trailing_mean,
     trend,
 )
+from holdfast.diagnose.rules._parts import REWARD
 from holdfast.diagnose.rules._parts.functions import FORM, functions_of, has_functions, plain_name
 from holdfast.diagnose.rules._parts.reward import has_risen, may_lose
-from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from holdfast.diagnose.log import reward_curve
 from holdfast.diagnose.log.collapse import TREND_ERRORS, course_of, is_flat
-from holdfast.diagnose.rules._parts.series import REWARD
+from holdfast.diagnose.rules._parts import REWARD
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, in_newest
 

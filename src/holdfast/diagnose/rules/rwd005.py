@@ -16,8 +16,8 @@ import numpy as np
 
 from holdfast.diagnose.log import finite
 from holdfast.diagnose.readers.text import listed
+from holdfast.diagnose.rules._parts import REWARD
 from holdfast.diagnose.rules._parts.functions import functions_of, has_functions, plain_name
-from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import CHECK_REWARD
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 

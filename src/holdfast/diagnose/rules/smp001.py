@@ -25,8 +25,8 @@ import numpy as np
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.trailing import Truths, held, highest, lowest, margin, rows_since, trailing_mean
+from holdfast.diagnose.rules._parts import ENTROPY, GAP, REWARD
 from holdfast.diagnose.rules._parts.sampler import BACK_ROWS, MEASURES, SURPRISE, Measure, of_sampled
-from holdfast.diagnose.rules._parts.series import ENTROPY, GAP, REWARD
 from holdfast.diagnose.rules.remedies import OUR_BUG, Remedy, advise, is_truncated
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling
 

@@ -19,8 +19,8 @@ from functools import partial
 import numpy as np
 
 from holdfast.diagnose.log.trailing import highest, trailing_mean
+from holdfast.diagnose.rules._parts import IMPORTANCE_RATIO, LENGTH
 from holdfast.diagnose.rules._parts.sampler import MEASURES, MIN_ROWS, grows, samples_elsewhere, times_usual
-from holdfast.diagnose.rules._parts.series import IMPORTANCE_RATIO, LENGTH
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal
 

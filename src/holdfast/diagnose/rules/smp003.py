@@ -17,8 +17,8 @@ import numpy as np
 
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.trailing import Values
+from holdfast.diagnose.rules._parts import GAP, RATE
 from holdfast.diagnose.rules._parts.sampler import MEASURES, MIN_ROWS, grows, samples_elsewhere
-from holdfast.diagnose.rules._parts.series import GAP, RATE
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal
 

@@ -17,14 +17,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.diagnose.log import REWARDS, Log, Series, finite
-from holdfast.diagnose.log.glossary import glossary_entry
+from holdfast.diagnose.log import REWARDS, Log, Series, finite, glossary_entry
 from holdfast.diagnose.log.trailing import Values
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
+from holdfast.diagnose.rules._parts import REWARD
 from holdfast.diagnose.rules._parts.functions import functions_of
 from holdfast.diagnose.rules._parts.reward import has_risen
-from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, in_newest
 

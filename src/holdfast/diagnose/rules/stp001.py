@@ -37,14 +37,7 @@ from holdfast.diagnose.log.trailing import (
     trailing_lowest,
     trailing_mean,
 )
-from holdfast.diagnose.rules._parts.reward import (
-    ROWS_TO_FORGET,
-    did_no_harm,
-    has_risen,
-    is_near_best,
-    long_not_preferred,
-)
-from holdfast.diagnose.rules._parts.series import (
+from holdfast.diagnose.rules._parts import (
     CLIPPED,
     CORRECT,
     EMPTY_SEARCHES,
@@ -56,6 +49,13 @@ from holdfast.diagnose.rules._parts.series import (
     LOSS,
     RATE,
     REWARD,
+)
+from holdfast.diagnose.rules._parts.reward import (
+    ROWS_TO_FORGET,
+    did_no_harm,
+    has_risen,
+    is_near_best,
+    long_not_preferred,
 )
 from holdfast.diagnose.rules._parts.tools import MAX_EMPTY_FRACTION, MAX_FAILED_FRACTION
 from holdfast.diagnose.rules.remedies import SMALLER_STEPS

@@ -17,7 +17,7 @@ import numpy as np
 
 from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.log.trailing import break_in, delayed, highest, last_where, lowest, margin, trailing_mean
-from holdfast.diagnose.rules._parts.series import CALLS, REWARD, TURNS
+from holdfast.diagnose.rules._parts import CALLS, REWARD, TURNS
 from holdfast.diagnose.rules._parts.tools import ONE_TURN, USED_TURNS
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal, from_start

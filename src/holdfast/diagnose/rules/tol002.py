@@ -28,7 +28,7 @@ from holdfast.diagnose.log.trailing import (
     margin,
     trailing_mean,
 )
-from holdfast.diagnose.rules._parts.series import CALLS, LENGTH, REWARD, TURNS
+from holdfast.diagnose.rules._parts import CALLS, LENGTH, REWARD, TURNS
 from holdfast.diagnose.rules._parts.tools import ONE_TURN, USED_TURNS
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start

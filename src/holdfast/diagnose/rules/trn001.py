@@ -31,10 +31,9 @@ from holdfast.diagnose.log.trailing import (
     rows_since,
     trailing_mean,
 )
-from holdfast.diagnose.rules._parts.functions import more_is_earned
+from holdfast.diagnose.rules._parts import ADVANTAGE, LENGTH, MIXED, REWARD, TRUNCATED
+from holdfast.diagnose.rules._parts.functions import ALL_TRUNCATED, MUCH_FRACTION, more_is_earned
 from holdfast.diagnose.rules._parts.reward import is_down, is_low
-from holdfast.diagnose.rules._parts.series import ADVANTAGE, LENGTH, MIXED, REWARD, TRUNCATED
-from holdfast.diagnose.rules._parts.truncation import ALL_TRUNCATED, MUCH_FRACTION
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 

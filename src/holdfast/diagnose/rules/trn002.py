@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log.trailing import margin, mean_at_first, trailing_mean
+from holdfast.diagnose.rules._parts import LENGTH, REWARD
 from holdfast.diagnose.rules._parts.functions import more_is_earned
-from holdfast.diagnose.rules._parts.series import LENGTH, REWARD
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log.trailing import Values
+from holdfast.diagnose.rules._parts import CLIPPED, KL, LOSS, NORM, REWARD
 from holdfast.diagnose.rules._parts.contrast import contrast_of
 from holdfast.diagnose.rules._parts.moves import KL_MOVES
-from holdfast.diagnose.rules._parts.series import CLIPPED, KL, LOSS, NORM, REWARD
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 

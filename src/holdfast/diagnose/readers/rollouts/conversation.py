@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.base.stored import bounded_json
 from holdfast.base.thoughts import said, thought_field
-from holdfast.diagnose.readers.rollouts.record import SampledTurn
+from holdfast.diagnose.readers.rollouts import SampledTurn
 
 MAX_CHARACTERS = 20_000
 """Characters of one text. A longer text is cut, and ends with the number of characters cut."""

@@ -22,8 +22,8 @@ from holdfast.base.run_folder import TRAJECTORIES
 from holdfast.base.stored import read_json
 from holdfast.diagnose.readers.columns import Columns, number_in
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
+from holdfast.diagnose.readers.rollouts import SampledRollout
 from holdfast.diagnose.readers.rollouts.forms import FIELDS, PANELS, Form, form_of, rollouts_of
-from holdfast.diagnose.readers.rollouts.record import SampledRollout
 from holdfast.diagnose.readers.text import COLOUR, Tally, head, lines
 
 MAX_ROLLOUTS = 10_000

@@ -12,8 +12,8 @@ from typing import Any
 
 from holdfast.base.jsonl import BadField
 from holdfast.base.stored import bounded_json
+from holdfast.diagnose.readers.rollouts import SampledRollout, SampledTurn
 from holdfast.diagnose.readers.rollouts.conversation import answer_of, conversation_of, cut
-from holdfast.diagnose.readers.rollouts.record import SampledRollout, SampledTurn
 
 Row = Mapping[str, Any]
 

@@ -1,18 +1,19 @@
-"""Reward functions: which series they are, and whether one that is not about form has risen."""
+"""Reward functions: which series they are, whether one that is not about form has risen, and whether cut rollouts
+explain that none has."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations
 
 import numpy as np
 
 from holdfast.diagnose.log import Log, Series, has
-from holdfast.diagnose.log.trailing import Truths, Values
-from holdfast.diagnose.rules._parts.reward import has_risen
-from holdfast.diagnose.rules._parts.series import REWARD
+from holdfast.diagnose.log.trailing import Truths, Values, spread
+from holdfast.diagnose.rules._parts import REWARD, TRUNCATED
+from holdfast.diagnose.rules._parts.reward import has_risen, is_low
 from holdfast.diagnose.rules.rule import Rows, rows_of
 
 
@@ -41,7 +42,7 @@ def _summands(reward: Series, candidates: tuple[tuple[str, Series], ...]) -> tup
         for name, one in candidates
         if np.array_equal(one.steps, reward.steps) and np.isfinite(one.values).all() and np.ptp(one.values) > error
     }
-    some = np.unique(np.linspace(0, len(total) - 1, min(len(total), MAX_ROWS)).astype(np.int64))
+    some = spread(len(total), MAX_ROWS)
     few = {name: values[some] for name, values in able.items()}
     names = [name for name in few if _misses(few[name][None], total[some]) > error]  # else the reward once more
     for count in range(2, MAX_PARTS + 1):
@@ -127,3 +128,25 @@ def is_earned_by_form(log: Log) -> bool:
     """Whether the rollouts earn nothing but what functions of form give: none of the others has risen. A log without
     the mean reward, whose curve is that of evaluations, does not say so."""
     return bool(_of_content(log)) and has(log, REWARD) and not more_is_earned(rows_of(log, (REWARD,)))[-1]
+
+
+# ---- whether rollouts are cut, so that nothing else has to explain equal rewards
+
+
+def without_room(rows: Rows) -> Truths:
+    """[N]: where as good as every rollout is truncated."""
+    return rows.latest(TRUNCATED) >= ALL_TRUNCATED
+
+
+ALL_TRUNCATED = 0.95
+"""As good as all of the rollouts: a reward of 0 then needs no other explanation."""
+
+
+def is_cut_off(rows: Rows) -> Truths:
+    """[N]: where TRN001 says why rewards are equal: as good as every rollout is truncated, and they earn little."""
+    return without_room(rows) & rows.where(REWARD, partial(is_low, window=ROWS)) & ~more_is_earned(rows)
+
+
+ROWS = 5
+MUCH_FRACTION = 0.5
+"""Half of the rollouts. Reasoning runs often begin with a tenth to a third, and learn to be shorter."""

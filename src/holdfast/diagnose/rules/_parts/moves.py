@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from holdfast.diagnose.log import finite
 from holdfast.diagnose.log.trailing import Truths, Values
-from holdfast.diagnose.rules._parts.series import KL
+from holdfast.diagnose.rules._parts import KL
 from holdfast.diagnose.rules.rule import Rows
 
 RATIO = "ratio/max"

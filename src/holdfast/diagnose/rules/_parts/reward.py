@@ -9,7 +9,7 @@ import numpy as np
 from holdfast.diagnose.log.collapse import TREND_ERRORS, curve_of
 from holdfast.diagnose.log.smoothed import reward_range
 from holdfast.diagnose.log.trailing import Truths, Values, highest, lowest, mean_at_first, trailing_mean, trend
-from holdfast.diagnose.rules._parts.series import ADVANTAGE, REWARD
+from holdfast.diagnose.rules._parts import ADVANTAGE, REWARD
 from holdfast.diagnose.rules.rule import Rows
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.trailing import Truths, Values, break_in, held
-from holdfast.diagnose.rules._parts.series import CORRECT, ENTROPY, IMPORTANCE_RATIO, INCORRECT, LENGTH, TRAINED
+from holdfast.diagnose.rules._parts import CORRECT, ENTROPY, IMPORTANCE_RATIO, INCORRECT, LENGTH, TRAINED
 from holdfast.diagnose.rules.rule import Rows, Signal
 
 SURPRISE = (CORRECT, INCORRECT, ENTROPY)

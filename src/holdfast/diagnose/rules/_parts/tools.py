@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.trailing import held, trailing_mean
-from holdfast.diagnose.rules._parts.series import FAILED_ROLLOUTS
+from holdfast.diagnose.rules._parts import FAILED_ROLLOUTS
 from holdfast.diagnose.rules.rule import Rows, Signal
 
 
