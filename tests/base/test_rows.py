@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import random
 import string
 from pathlib import Path
@@ -52,6 +53,67 @@ def test_quotes_that_are_right_are_read_as_spreadsheets_write_them(tmp_path: Pat
         *((2, 'two\n\n"lines"', "a"), (5, '5" disk', "b")),
         *((6, "cd", "e"), (8, "f", "g")),
     ]
+
+
+ROWS = [("Who, if anyone?", "Ä"), ('What is "Star"?', "3,5; a|b"), ("When?", "1896")]
+SAVED = {
+    "commas": ("", ",", "\n"),
+    "semicolons with a mark of UTF-8": ("\ufeff", ";", "\r\n"),
+    "tabs": ("", "\t", "\n"),
+    "bars": ("", "|", "\n"),
+    "a line that names the mark": ("sep=;\r\n", ";", "\r\n"),
+    "a line that names an odd mark": ("\ufeffsep=#\n", "#", "\n"),
+    "lines that end as on old Macs": ("", ",", "\r"),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_a_table_is_the_same_however_a_spreadsheet_saves_it(tmp_path: Path, name: str, quoting: Any) -> None:
+    before, mark, end = SAVED[name]
+    path = tmp_path / "questions.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write(before)
+        csv.writer(file, delimiter=mark, lineterminator=end, quoting=quoting).writerows([("Question", "Answer"), *ROWS])
+    found, skipped = read(path)
+    assert not skipped and [(row["question"], row["answer"]) for row in found] == ROWS
+
+
+def test_quotes_that_a_database_has_escaped_are_quotes(tmp_path: Path) -> None:
+    found, skipped = read(table(tmp_path, r'"Who is \"Star\", say?",Dorit', r"C:\dir,x"))
+    assert not skipped
+    assert [(row["question"], row["golden_answers"]) for row in found] == [
+        ('Who is "Star", say?', "Dorit"),
+        ("C:\\dir", "x"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "way"),
+    [
+        (b"Who, if anyone?,Dorit", "has 3 cells, but the header has 2; put a text with the mark between cells"),
+        ("Wer ist schön?,Ä".encode("cp1252"), "is not UTF-8 at byte 12 of the line; save the table as CSV in UTF-8"),
+    ],
+)
+def test_a_row_that_cannot_be_read_says_what_to_do(tmp_path: Path, row: bytes, way: str) -> None:
+    path = table(tmp_path, *WHO[:3])
+    path.write_bytes(path.read_bytes() + row + b"\n")
+    found, (skip,) = read(path)
+    assert len(found) == 3 and skip.line == 5 and skip.reason.startswith(way)
+
+
+def test_a_spreadsheet_with_another_name_is_refused_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "questions.csv"
+    path.write_bytes(b"PK\x03\x04" + bytes(100))
+    with pytest.raises(DataError, match="is a spreadsheet; save it as CSV"):
+        read(path)
+
+
+def test_a_file_without_a_usable_row_says_what_it_needs(tmp_path: Path) -> None:
+    path = tmp_path / "questions.txt"
+    path.write_text("Who? Dorit\n")
+    with pytest.raises(DataError, match="A file of questions has one JSON object per line"):
+        read(path)
 
 
 _CHAINS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,34 @@ def test_a_question_that_is_repeated_is_asked_once_with_all_its_answers(project:
     rows = [json.loads(line) for name in ("train", "dev") for line in Path(f"my/{name}.jsonl").read_text().splitlines()]
     assert len(rows) == 40 and sum("Nobody" in row["golden_answers"] for row in rows) == 20
     assert "20 of 60 rows repeat a question" in said and "20 got another golden answer" in said
+
+
+def test_rows_and_held_out_questions_that_cannot_be_used_are_told_with_their_numbers(
+    project: Path, holdfast: Run
+) -> None:
+    with open("questions.csv", "ab") as file:
+        file.write("Wer baute die Brücke?,Jörg\n".encode("cp1252") + b"Who is it?,#REF!\n")
+        file.write(b"".join(f"Who is number {k}?,Nobody at all {k}\n".encode() for k in range(40)))
+    said = holdfast("init", "docs", "questions.csv", "--model", "model", "--out", "my").stdout
+    assert "skipped 1 row (line 42): row: is not UTF-8" in said and "skipped 1 row (line 43)" in said
+    held_out = [json.loads(line)["question"] for line in Path("my/dev.jsonl").read_text().splitlines()]
+    lost = [question for question in held_out if "number" in question]
+    assert 0 < len(lost) < len(held_out) == 16
+    assert f"the answer to {16 - len(lost)} of 16 held-out questions. It does not for: {lost[0]} ·" in said
+    known = sum(
+        "number" not in json.loads(line)["question"] for line in Path("my/train.jsonl").read_text().splitlines()
+    )
+    assert f"so many of 64 training questions: {known} with 1, " in said
+
+
+def test_its_last_words_are_commands_that_teach_ask_and_train(project: Path, holdfast: Run) -> None:
+    said = holdfast("init", "docs", "questions.csv", "--model", "model", "--out", "my").stdout
+    *_, teach, ask, train = said.splitlines()
+    short = ["--warm_start.steps", "1", "--warm_start.batch_size", "2"]
+    assert "ask runs/my-start" in holdfast(*shlex.split(teach)[1:], *short).stdout
+    answered = holdfast(*shlex.split(ask)[1:]).stdout
+    assert json.loads(Path("my/dev.jsonl").read_text().splitlines()[0])["question"] in answered
+    assert "can be trained" in holdfast(*shlex.split(train)[1:], "--dry-run").stdout
 
 
 def test_questions_about_something_else_are_not_called_done(project: Path, holdfast: Run) -> None:

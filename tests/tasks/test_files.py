@@ -200,6 +200,7 @@ GOOD = {"question": "Who?", "golden_answers": ["x"]}
         ({**GOOD, "golden_answers": []}, "golden_answers", "is an empty list"),
         ({**GOOD, "golden_answers": ["", " "]}, "golden_answers", "contains only '', ' '"),
         ({**GOOD, "golden_answers": "['x' 'y']"}, "golden_answers", "looks like a list"),
+        ({**GOOD, "golden_answers": " #REF!"}, "golden_answers", "is '#REF!', an error of the spreadsheet"),
         ({"query": "Who?", "gold": "x"}, "golden_answers", "'answer'"),
         ({**GOOD, "golden_answers": ["x", 7]}, "golden_answers[1]", "must be a string, is a number"),
         ({**GOOD, "reward_model": {"ground_truth": {"target": ["y"]}}}, "reward_model.ground_truth.target", "differs"),

@@ -150,7 +150,8 @@ class Judge:
         count = "none" if not self.good else f"only {self.good}"
         rows = f"the first {total:,}" if self._bad == _MAX_BAD and not self.good else total
         can = "files can be read" if self._first[0].line is None else f"rows can be used as a {self._what}"
-        raise DataError(f"{self._path}: {count} of {rows} {can}. The first that cannot:\n  {first}")
+        needs = f" A file of {self._what}s has {self._form}." * (not self.good and self._first[0].field == "row")
+        raise DataError(f"{self._path}: {count} of {rows} {can}.{needs} The first that cannot:\n  {first}")
 
 
 def text_field(row: Mapping[str, Any], field: str, *, way: str = "") -> str:

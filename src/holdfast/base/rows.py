@@ -30,10 +30,15 @@ _MAX_ROW = 1 << 21
 _OPENS = re.compile(rb'(?<!")(?:"")*"(?!")')
 """What opens or closes a cell: one quote, or an odd number, of which two are a quote in the cell."""
 _QUOTE = "opens a quote that is never closed at the end of a cell; delete it, or double it inside quotes"
+_CONVERT = "save the table as CSV in UTF-8, or convert it, for example with `iconv -f CP1252 -t UTF-8`"
 _ARRAY = re.compile(r"\s*\[")
 _WRAPPED = re.compile(r'\s*\{\s*(?:"[^"]*"\s*:\s*(?:"[^"]*"|[\d.]+)\s*,\s*)*"[dD]ata"\s*:\s*\[')
 """The beginning of an object with the array inside, as the files of TriviaQA and SQuAD have it."""
 _GAP = re.compile(r"[\s,]*")
+_SEPARATOR = re.compile(rb'"?sep=(.)"?\s*', re.IGNORECASE)
+"""The line before the header with which spreadsheets name the mark between cells."""
+_ZIP = b"PK\x03\x04"
+"""Begins a spreadsheet, whatever its name."""
 _BEGINNING = 4096
 """Characters in which an array begins."""
 
@@ -105,9 +110,13 @@ def kind_of(path: Path) -> str:
     if suffix in (".parquet", ".csv", ".tsv"):
         return "parquet" if suffix == ".parquet" else "table"
     if suffix in (".xlsx", ".xls", ".ods"):
-        raise DataError(f"{path} is a spreadsheet; save it as CSV, in UTF-8")
+        raise _spreadsheet(path)
     start = beginning(path, _BEGINNING).decode("utf-8", "replace")
     return "array" if _array_start(start, suffix) else "lines"
+
+
+def _spreadsheet(path: Path) -> DataError:
+    return DataError(f"{path} is a spreadsheet; save it as CSV, in UTF-8")
 
 
 def count_rows(path: str | os.PathLike[str]) -> int:
@@ -182,7 +191,8 @@ def _table(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, dict[st
         if not names:
             names = [cell.strip().lower() for cell in cells]
         elif len(cells) != len(names):
-            judge.skip(number, BadField("row", f"has {len(cells)} cells, but the header has {len(names)}"))
+            way = "; put a text with the mark between cells into double quotes" * (len(cells) > len(names))
+            judge.skip(number, BadField("row", f"has {len(cells)} cells, but the header has {len(names)}{way}"))
         elif row := {name: cell for name, cell in zip(names, cells, strict=True) if name and cell.strip()}:
             yield number, row
 
@@ -190,9 +200,15 @@ def _table(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, dict[st
 def _cells(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, list[str]]]:
     """(line, cells) of the rows of a table that are not empty."""
     is_csv = ".csv" in path.suffixes
-    numbered = lines(path, judge.skip_long)
-    first = next((line for line in numbered if line[1].strip()), (1, b""))
-    delimiter = max(",;\t", key=lambda mark: first[1].count(mark.encode())) if is_csv else "\t"
+    numbered = _lines_of_csv(path, judge) if is_csv else lines(path, judge.skip_long)
+    filled = (line for line in numbered if line[1].strip())
+    first = next(filled, (1, b""))
+    if first[1].startswith(_ZIP):
+        raise _spreadsheet(path)
+    if named := _SEPARATOR.fullmatch(first[1]) if is_csv else None:
+        first = next(filled, (1, b""))
+    marks = named[1].decode("latin-1") if named else ",;\t|" if is_csv else "\t"
+    delimiter = max(marks, key=lambda mark: first[1].count(mark.encode()))
     text = _Text(chain([first], numbered), _MAX_ROW if is_csv else 0)
     csv.field_size_limit(_MAX_ROW + MAX_LINE)
     reader = csv.reader(text, delimiter=delimiter, strict=is_csv)
@@ -205,19 +221,31 @@ def _cells(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, list[st
             if errors == "strict":
                 b"".join(line for _, line in text.taken).decode()
         except UnicodeDecodeError as error:
-            judge.skip(text.taken[0][0], BadField("row", f"is not UTF-8 at byte {error.start + 1} of the line"))
+            judge.skip(
+                text.taken[0][0], BadField("row", f"is not UTF-8 at byte {error.start + 1} of the line; {_CONVERT}")
+            )
             continue
         except csv.Error as error:
             if len(text.taken) > 1 or text.wants_more:
                 judge.skip(text.resume_after_quote(), BadField("row", _QUOTE))
                 continue
             try:
-                cells = next(csv.reader([text.taken[0][1].decode("utf-8", errors)], delimiter=delimiter))
+                line = text.taken[0][1].decode("utf-8", errors)
+                escape = "\\" if '\\"' in line else None  # as databases export a quote in a cell
+                cells = next(csv.reader([line], delimiter=delimiter, escapechar=escape, doublequote=escape is None))
             except (csv.Error, UnicodeDecodeError):
                 judge.skip(text.taken[0][0], BadField("row", f"is not a row of a table ({error})"))
                 continue
         if cells:
             yield text.taken[0][0], cells
+
+
+def _lines_of_csv(path: Path, judge: Judge) -> Iterator[tuple[int, bytes]]:
+    """Its lines, also where they end as on old Macs, with a carriage return alone."""
+    return enumerate(
+        chain.from_iterable(line.splitlines(keepends=True) or [line] for _, line in lines(path, judge.skip_long)),
+        start=1,
+    )
 
 
 class _Text:

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from holdfast.base.errors import ConfigError, DataError, ModelError
+from holdfast.base.jsonl import Skips
 from holdfast.cli.terminal import out, program, train_extra
 from holdfast.model.settings import Model
 from holdfast.recipe import load
@@ -32,6 +33,8 @@ _MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _HELD_OUT = 5
 """One question of so many is held out, at most 200."""
 _MIN_QUESTIONS = 10
+_NAMED = 3
+"""Held-out questions that are named."""
 
 
 def init(
@@ -69,8 +72,8 @@ def init(
     if folder.exists() and any(folder.iterdir()) and not overwrite:
         raise ConfigError(f"{folder} is not empty; choose another folder with --out, or give --overwrite")
     asked = _questions(questions) if questions else None  # before what takes seconds to load
-    if asked is not None and asked.note:
-        console.print(f"{questions}: {asked.note}", soft_wrap=True)
+    for note in asked.notes if asked else ():
+        console.print(f"{questions}: {note}", soft_wrap=True)
     with train_extra("loading PyTorch and transformers"):
         from holdfast.model.language_model import load_skeleton
     skeleton = load_skeleton(Model(path=model))
@@ -93,7 +96,7 @@ def _write(
     console: Console, skeleton: LanguageModel, folder: Path, head: dict[str, Any], asked: _Questions | None
 ) -> None:
     """Everything in the folder; says what was measured, and what is too little."""
-    from holdfast.train.fitting import as_toml, fitted
+    from holdfast.train.fitting import answer_ranks, as_toml, fitted
 
     shutil.rmtree(folder / "index", ignore_errors=True)  # of other documents, perhaps
     recipe = folder / "recipe.toml"
@@ -114,10 +117,11 @@ def _write(
 
     limits = fit.settings["protocol"]
     if fit.found:
-        shares = ", ".join(f"{share:.0%} with {k}" for k, share in fit.found.items())
+        counts = ", ".join(f"{count:,} with {k}" for k, count in fit.found.items())
         console.print(
-            f"Share of questions whose answer is among the passages of a search: {shares} passages. So "
-            f"protocol.topk = {limits['topk']}"
+            f"A search for the question shows the answer to so many of {fit.asked:,} training questions: {counts} "
+            f"passages. So protocol.topk = {limits['topk']}.",
+            soft_wrap=True,
         )
     console.print(
         f"An observation has room for {limits['topk']} passages, except for the longest 5 %: "
@@ -138,6 +142,13 @@ def _write(
     )
     for gap in fit.made.gaps:
         console.print(f"  {gap}", soft_wrap=True)
+    ranks = answer_ranks(asked.dev, retriever)
+    lost = [example.question for example, rank in zip(asked.dev, ranks, strict=True) if rank > limits["topk"]]
+    console.print(
+        f"A search for the question shows the answer to {len(asked.dev) - len(lost):,} of {len(asked.dev):,} held-out "
+        "questions" + (f". It does not for: {' · '.join(lost[:_NAMED])}" if lost else ""),
+        soft_wrap=True,
+    )
     if "custom" in fit.settings["reward"]:
         console.print(
             "The reward compares answers in any script: reward.custom. Evaluate with --scorer unicode", soft_wrap=True
@@ -150,7 +161,14 @@ def _write(
     console.print("The prompt of the first question, as the model reads it:\n", soft_wrap=True)
     console.print(prepared.prompt or "", soft_wrap=True)
     if rows:
-        console.print(f"\nDone. Train it: {program()} train {quote(str(recipe))}", soft_wrap=True)
+        start = f"{head['run']['name']}-start"
+        console.print(
+            "\nDone. Teach it to search, ask it, and then let it learn from its own searches:\n"
+            f"  {program()} warm-start {quote(str(recipe))} --run.name {quote(start)}\n"
+            f"  {program()} ask {quote(start)} {quote(asked.dev[0].question)}\n"
+            f"  {program()} train {quote(str(recipe))}",
+            soft_wrap=True,
+        )
         return
     show = f"{program()} index show {quote(str(folder / 'index'))} {quote(asked.train[0].question)}"
     console.print(
@@ -177,14 +195,15 @@ def _whole(folder: Path) -> Iterator[None]:
 class _Questions:
     train: tuple[Example, ...]
     dev: tuple[Example, ...]
-    note: str
-    """On questions that the file has several times; empty without."""
+    notes: list[str]
+    """On rows that cannot be used, and questions that the file has several times."""
 
 
 def _questions(path: Path) -> _Questions:
     """The questions of a file, each once: one that stands there again would be in training and held out. Raises
     `DataError`."""
-    rows = read_questions(path)
+    skips = Skips()
+    rows = read_questions(path, on_skip=skips)
     once: dict[str, Example] = {}
     others = 0
     for row in rows:
@@ -199,8 +218,8 @@ def _questions(path: Path) -> _Questions:
         )
     dev = tuple(dev_questions(list(once.values()), min(len(once) // _HELD_OUT, 200)))
     held = {example.index for example in dev}
-    note = ""
+    notes = skips.sentences()
     if again := len(rows) - len(once):
-        note = f"{again:,} of {len(rows):,} rows repeat a question; each question is asked once"
-        note += f", and {others:,} got another golden answer by it" if others else ""
-    return _Questions(tuple(example for example in once.values() if example.index not in held), dev, note)
+        got = f", and {others:,} got another golden answer by it" if others else ""
+        notes.append(f"{again:,} of {len(rows):,} rows repeat a question; each question is asked once{got}")
+    return _Questions(tuple(example for example in once.values() if example.index not in held), dev, notes)

@@ -147,7 +147,8 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
     from holdfast.train.start_cache import from_model
 
     command = f"{program()} train {quote(recipe) + ' ' if recipe else ''}{from_model(config, model)}"
-    out().print(f"\nThe model is in {model}. Train from it with:\n  {command}")
+    asking = f"{program()} ask {quote(str(run_dir))}{trusting(config)}"
+    out().print(f"\nThe model is in {model}. Ask it, or train from it:\n  {asking}\n  {command}", soft_wrap=True)
 
 
 def load_trainer(module: str) -> Any:

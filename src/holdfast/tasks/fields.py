@@ -30,6 +30,7 @@ _ALIASES = ("answer_aliases", "aliases")
 """Fields of a row with further answers, beside `answer`."""
 _NUMBERED = re.compile(r"(?:golden[ _]?)?answer[ _-]?\d+", re.IGNORECASE)
 """Columns of a spreadsheet with an answer each: `answer 2`."""
+_SHEET_ERRORS = frozenset({"#N/A", "#REF!", "#VALUE!", "#NAME?", "#DIV/0!", "#NUM!", "#NULL!", "#SPILL!", "#CALC!"})
 _SHOWN = 80
 """Characters of a bad answer that a message shows."""
 
@@ -79,6 +80,8 @@ def texts_of(value: Any, field: str) -> tuple[str, ...]:
     """
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = _listed(value.strip(), field)
+    if isinstance(value, str) and value.strip() in _SHEET_ERRORS:
+        raise BadField(field, f"is {value.strip()!r}, an error of the spreadsheet; mend the cell")
     if isinstance(value, str):
         return (clean_text(value, field),)
     if not isinstance(value, list):

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from holdfast.agent.protocol import CLEAN, SearchProtocol, render_prompt
@@ -78,8 +79,10 @@ class Fitted:
 
     settings: Mapping[str, Mapping[str, Any]]
     """Section -> key -> value, of what is not a path."""
-    found: Mapping[int, float]
-    """topk -> the share of training questions of which a search shows an answer; empty without questions."""
+    found: Mapping[int, int]
+    """topk -> the number of training questions of which a search shows an answer; empty without questions."""
+    asked: int
+    """Training questions that were searched for."""
     made: Demonstrations | None
     """None without questions."""
 
@@ -95,7 +98,8 @@ def fitted(
     is_small = sum(weights.numel() for weights in language_model.model.parameters()) < _SMALL
     preset = NATIVE if _has_tools(tokenizer) else CLEAN
     prompt = _ALONE if is_small else preset.prompt
-    found = answers_found(questions, retriever)
+    ranks = answer_ranks(questions[:_SAMPLE], retriever)
+    found = {k: sum(rank <= k for rank in ranks) for k in TOPKS if ranks}
     wanted = next((k for k in found if found[k] and found[k] >= _NEARLY * max(found.values())), _TOPK)
     for topk in range(wanted, 0, -1):
         protocol = _with(preset, prompt, topk, positions)
@@ -128,23 +132,20 @@ def fitted(
     if 2 * sum(map(_in_another_script, questions)) > len(questions):
         settings["reward"] |= ANY_SCRIPT
     settings["train"]["questions"] = max(1, min(settings["train"]["questions"], len(questions) or 1000))
-    return Fitted(settings=settings, found=found, made=made)
+    return Fitted(settings=settings, found=found, asked=len(ranks), made=made)
 
 
-def answers_found(questions: Sequence[Example], retriever: Retriever) -> dict[int, float]:
-    """For each of `TOPKS`, the share of questions of which a search for the question returns an answer."""
-    sample = questions[:_SAMPLE]
-    hits = [search_patiently(retriever, example.question, max(TOPKS)) for example in sample]
-    contents = [[hit.document.contents for hit in found] for found in hits]
-    return {
-        k: sum(
-            answer_in(texts[:k], example.golden_answers) is not None
-            for texts, example in zip(contents, sample, strict=True)
-        )
-        / len(sample)
-        for k in TOPKS
-        if sample
-    }
+def answer_ranks(questions: Sequence[Example], retriever: Retriever) -> list[float]:
+    """For each question, the place of the first passage with an answer among those that a search for the question
+    finds, from 1; infinite if none of the first five has one."""
+
+    def rank(example: Example) -> float:
+        hits = search_patiently(retriever, example.question, max(TOPKS))
+        answers = example.golden_answers
+        places = (n for n, hit in enumerate(hits, start=1) if answer_in([hit.document.contents], answers) is not None)
+        return next(places, inf)
+
+    return list(map(rank, questions))
 
 
 def _in_another_script(example: Example) -> bool:
