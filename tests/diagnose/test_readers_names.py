@@ -81,6 +81,16 @@ def test_every_target_is_in_the_glossary_and_has_one_source() -> None:
         ("slime", "eval/aime-2024-truncated_ratio", "eval/aime-2024-truncated_ratio"),
         ("skyrl", "eval/nq/avg_score", "eval/nq/score"),
         ("openrlhf", "eval_nq_pass1", "eval/nq/score"),
+        ("roll", "actor/kl_loss@sum", "kl/reference"),
+        ("roll", "token/response_length/mean", "rollout/length"),
+        ("areal", "grpo_actor/task_reward/avg", "reward/mean"),
+        ("areal", "ppo_actor/grad_norm", "grad/norm"),
+        ("rllm", "reward/solver/mean", "reward/mean"),
+        ("rllm", "batch/steps_per_traj/mean", "batch/steps_per_traj/mean"),
+        ("art", "train/grad_norm", "grad/norm"),
+        ("skyrl", "generate/avg_num_tokens", "rollout/length"),
+        ("verl", "env/number_of_valid_search", "rollout/searches"),
+        ("verl", "val/nq/test_score", "eval/nq/score"),
         ("verl", "val-core/nq/reward/mean@4", "eval/nq/score"),
         ("verl", "val-core/nq/acc/mean_at_4", "eval/nq/score"),
         ("verl", "val-core/nq/acc/best@4/mean", "val-core/nq/acc/best@4/mean"),
@@ -121,6 +131,43 @@ def test_no_two_names_become_one_series() -> None:
     assert translation("trl", reversed(names)) == result
     doubtful = translation("verl", ["actor/entropy"], doubtful=["actor/entropy"])
     assert doubtful["actor/entropy"].ours == "actor/entropy"
+
+
+@pytest.mark.parametrize(
+    ("host", "names"),
+    [
+        ("roll", ("critic/score/mean", "critic/rewards/mean", "actor/lr", "actor/ppo_ratio_clipfrac", "actor/kl_loss")),
+        ("areal", ("ppo_actor/task_reward/avg", "ppo_actor/update/entropy/avg", "timeperf/rollout")),
+        ("open-instruct", ("scores", "objective/verifiable_reward", "policy/entropy_avg", "policy/clipfrac_avg", "lr")),
+        ("rllm", ("reward/default/mean", "train/entropy", "progress/lr", "episode/num_turns")),
+        ("verl", ("critic/score/mean", "actor/entropy", "batch/solve_none", "reward/default/mean")),  # rLLM on verl
+        ("verl", ("critic/score/mean", "actor/entropy_loss", "env/number_of_valid_search")),  # Search-R1
+        ("openrlhf", ("train/reward", "train/response_length", "train/kl", "train/actor_lr", "train/global_step")),
+        ("skyrl", ("reward/avg_raw_reward", "policy/grad_norm", "async/staleness_mean")),
+        ("unknown", ("reward", "loss", "step_reward")),
+    ],
+)
+def test_a_log_is_called_by_its_trainer(host: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    """Also where it has names of verl and TRL, and in each form that it may have."""
+    assert host_of(names) == host
+    rows = [dict.fromkeys(names, i / 10) for i in range(1, 4)]
+    flat = [{"step": i, **row} for i, row in enumerate(rows)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in flat))
+    (tmp_path / "file.jsonl").write_text(
+        "".join(f"{json.dumps({'step': i, 'data': row})}\n" for i, row in enumerate(rows))
+    )
+    lines = (" - ".join([f"step:{i}", *(f"{name}:{row[name]}" for name in row)]) for i, row in enumerate(rows))
+    (tmp_path / "run.log").write_text("".join(f"{line}\n" for line in lines))
+    for name in ("rows.jsonl", "file.jsonl", "run.log"):
+        assert read_log(tmp_path / name).host == host, name
+
+
+def test_a_share_in_percent_is_a_share() -> None:
+    assert CHANGES["x / 100"](np.array([0.5, 40.0])).tolist() == [0.005, 0.4]
+    assert (
+        translation("nemo-rl", ["train/baseline_reward/pct_mixed"])["train/baseline_reward/pct_mixed"].change
+        == "x / 100"
+    )
 
 
 def series(*values: float) -> Series:

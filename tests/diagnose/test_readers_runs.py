@@ -37,6 +37,25 @@ def test_runs_that_a_mark_tells_apart_are_runs_of_their_own(tmp_path: Path, row:
     assert (points(down), points(up)) == (LOST, NUMBERED)
 
 
+TITLES = ("=== seed {i} ===", "##### run lr=1e-{i} #####", "--------- seed {i} ---------")
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_runs_below_titles_are_runs_of_their_own(tmp_path: Path, title: str) -> None:
+    lost = lines("step {i} reward -{r} loss 0.5")
+    text = f"{title.format(i=1)}\n{lost}{title.format(i=2)}\n{lines('step {i} reward {r} loss 0.5')}"
+    down, up = read_logs(write(tmp_path, text))
+    assert "1" in down.name and "2" in up.name
+    assert (points(down), points(up)) == (LOST, NUMBERED)
+
+
+@pytest.mark.parametrize("title", ["=== epoch {i} ===", "=== training ===", "=== evaluation {i} ==="])
+def test_titles_of_epochs_and_the_same_title_again_begin_no_run(tmp_path: Path, title: str) -> None:
+    lost = lines("step {i} reward -{r} loss 0.5")
+    text = f"{title.format(i=1)}\n{lost}{title.format(i=2)}\n{lines('step {i} reward {r} loss 0.5')}"
+    assert len(read_logs(write(tmp_path, text))) == 1
+
+
 def test_parts_of_one_run_with_other_names_are_one_run(tmp_path: Path) -> None:
     log = read(tmp_path, lines("(rollouts pid=1) step {i} reward {r}", "(learner pid=2) step {i} policy_loss 0.5"))
     assert points(log) == NUMBERED and "policy_loss" in log.series
@@ -200,3 +219,50 @@ def test_lines_of_configuration_are_no_rows(tmp_path: Path) -> None:
 def test_one_step_alone_is_no_log(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="step 1 loss"):
         read_log(write(tmp_path, "step 3 loss 0.5 reward 0.5\n"))
+
+
+# ---- blocks and bars
+
+
+BLOCKS = {
+    "sb3": "-----------\n| rollout/ |  |\n|    ep_rew_mean | {r} |\n| time/ | |\n|    iterations | {i} |\n-----------",
+    "areal": "StatsLogger INFO: Epoch 1/1 Step {i}/12 Train step {i}/12 done.\n╒══════════╤═════╤═════╤═════╕\n"
+    "│ ppo_actor/task_reward/avg │ {r} │ ppo_actor/update/lr │ 1e-6 │\n├──────────┼─────┼─────┼─────┤\n"
+    "│ ppo_actor/update/grad_norm │ 0.3 │  │  │\n╘══════════╧═════╧═════╧═════╛",
+    "open-instruct": "╭──────── Metrics ────────╮\n│  objective  verifiable_reward: {r} |     │\n"
+    "│             kl2_avg: 0.25               │\n│  optim      grad_norm: 0.30             │\n"
+    "│  other      training_step: {i} | lr: 1e-06  │\n╰─────────────────────────╯",
+}
+
+
+@pytest.mark.parametrize(("kind", "host"), [("sb3", "unknown"), ("areal", "areal"), ("open-instruct", "open-instruct")])
+def test_a_block_between_rules_is_the_row_of_its_step_wherever_the_step_stands(
+    tmp_path: Path, kind: str, host: str
+) -> None:
+    log = read(tmp_path, lines(BLOCKS[kind]))
+    assert (log.host, points(log)) == (host, NUMBERED)
+    assert kind == "sb3" or len(log.series["grad/norm"]) == len(REWARDS)
+
+
+def test_a_block_with_a_text_in_it_is_read_by_lines(tmp_path: Path) -> None:
+    block = "╭──── Step {i} ────╮\n│ step {i} reward {r} │\n│ the prompt: who │\n╰──────────────╯"
+    assert points(read(tmp_path, lines(block))) == NUMBERED
+
+
+BAR = "Train epoch [1/1]: {share:3d}%|████  | {count}/8 [00:20<00:00,  2.53s/it, {said}]"
+
+
+@pytest.mark.parametrize("drawn", ["\n", "\r"])
+@pytest.mark.parametrize(
+    "said", ["pg=-0.0036, rm={r}, ret=0.1, glen=121, kl=0.1, act_lr=9e-7", "act_loss=-0.1, reward={r}, act_lr=9e-7"]
+)
+def test_a_bar_for_each_step_is_the_row_of_its_last_drawing(tmp_path: Path, said: str, drawn: str) -> None:
+    """As OpenRLHF draws them. Its reward was `rm`."""
+    bars = (
+        BAR.format(share=count * 100 // 8, count=count, said=said.format(r=reward if count == 8 else 0.9))
+        for reward in REWARDS
+        for count in (1, 5, 8)
+    )
+    log = read(tmp_path, drawn.join(bars))
+    assert (log.host, points(log)) == ("openrlhf", NUMBERED)
+    assert log.series["lr"].values[0] == 9e-7

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.hosts.host import Host
+from holdfast.hosts.more import AREAL, OPEN_INSTRUCT, RLLM, ROLL
 from holdfast.hosts.others import ART, NEMO_RL, OPENRLHF, SKYRL, SLIME, TINKER
 from holdfast.hosts.ours import OURS
 from holdfast.hosts.prime_rl import PRIME_RL
@@ -18,6 +19,7 @@ HOSTS: Mapping[str, Host] = {
     host.id: host
     for host in (
         *(OURS, TRL, TRL_ASYNC, VERL, VERL_ASYNC, PRIME_RL, TINKER, SLIME, SKYRL, OPENRLHF, NEMO_RL, ART),
+        *(ROLL, AREAL, OPEN_INSTRUCT, RLLM),
         UNKNOWN,
     )
 }
@@ -34,7 +36,7 @@ def words(host: str, phrase: str) -> tuple[str, ...]:
 
     Without words of its own it is the option that has the value of our setting.
 
-    >>> words("trl", "learning rate"), words("slime", "learning rate")
+    >>> words("trl", "learning rate"), words("art", "learning rate")
     (('learning_rate',), ())
     """
     known = HOSTS[host]

@@ -28,8 +28,6 @@ class Advice(NamedTuple):
     cost: str
     evidence: str
     """Page of the study, in `research/docs`."""
-    others: tuple[str, ...] = ()
-    """Trainers in this situation of whose words nothing is known."""
 
 
 ADVICE: Mapping[str, Advice] = {
@@ -50,7 +48,6 @@ ADVICE: Mapping[str, Advice] = {
         cost=f"eight batches old: none ends at .27 sampled, .27 greedy; {COEF} at .77, .86; 1 at .74, .87; fresh "
         "without a penalty .82, .89",
         evidence="real-age.md",
-        others=("AReaL",),
     ),
     "sampler": Advice(
         old_policy="the sampler's",
@@ -70,7 +67,7 @@ def table() -> list[str]:
     for situation, row in ADVICE.items():
         known = [host.trainers[situation] for host in HOSTS.values() if situation in host.trainers]
         page = f"[{row.evidence.removesuffix('.md')}](../../research/docs/{row.evidence})"
-        trainers = ", ".join([*known, *row.others])
+        trainers = ", ".join(known)
         cells = (row.old_policy, row.rollouts, trainers, row.begin, row.stronger, f"{row.cost} ({page})")
         rows.append(f"| {' | '.join(cells)} |")
     return rows

@@ -44,7 +44,11 @@ def _rest(values: Values) -> Values:
     return 1 - values
 
 
-CHANGES: Mapping[str, Callable[[Values], Values]] = {"x": _same, "1 − x": _rest}
+def _share(values: Values) -> Values:
+    return values / 100
+
+
+CHANGES: Mapping[str, Callable[[Values], Values]] = {"x": _same, "1 − x": _rest, "x / 100": _share}
 """From a number of the host to ours."""
 
 

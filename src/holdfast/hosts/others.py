@@ -1,4 +1,5 @@
-"""Trainers of whose names only the log is known: tinker-cookbook, slime and miles, SkyRL, OpenRLHF, NeMo-RL, ART."""
+"""Trainers of whose names only the log and some settings are known: tinker-cookbook, slime and miles, SkyRL, OpenRLHF,
+NeMo-RL, ART. Those of `more.py` are of the same kind."""
 
 from holdfast.hosts.host import Host, Name, OldPolicy, Seen, Settings, Span
 
@@ -27,6 +28,14 @@ TINKER = Host(
         Span("time/run_evals", "evaluation"),
     ),
     step_seconds="time/total",
+    words={
+        "learning rate": ("learning_rate",),
+        "group size": ("group_size",),
+        "optimizer steps per rollout batch": ("num_substeps",),
+        "coefficient of the KL": ("kl_penalty_coef",),
+        "limits of tokens and turns": ("max_tokens",),
+        "limit on staleness": ("async_config.max_steps_off_policy",),
+    },
     marks=("env/all/", "optim/kl_sample_train"),
 )
 
@@ -50,6 +59,7 @@ SLIME = Host(
         Name("perf/train_wait_time", "time/waiting_s"),
         Name("perf/fully_async/stale_dropped", "rollout/dropped_stale"),
     ),
+    more=(Name("rollout/entropy", "entropy/mean"),),
     held_out=(r"eval/(?!step$)(?!.*-(?:truncated_ratio|pass@\d+)$)([^/]+)",),
     spans=(
         Span("perf/train_wait_time", "waiting"),
@@ -60,6 +70,21 @@ SLIME = Host(
         Span("perf/actor_train_time", "update"),
     ),
     step_seconds="perf/step_time",
+    words={
+        "learning rate": ("--lr",),
+        "norm of the gradient": ("--clip-grad",),
+        "group size": ("--n-samples-per-prompt",),
+        "optimizer steps per rollout batch": ("--num-steps-per-rollout",),
+        "importance ratio": ("--eps-clip-c 3",),
+        "upper clip": ("--eps-clip-high",),
+        "entropy bonus": ("--entropy-coef",),
+        "coefficient of the KL": ("--kl-loss-coef",),
+        "without top-p and top-k": ("--rollout-top-p 1", "--rollout-top-k -1"),
+        "importance weights of the sampler": ("--use-tis",),
+        "rollouts": ("--save-debug-rollout-data",),
+        "limits of tokens and turns": ("--rollout-max-response-len",),
+        "limit on staleness": ("--update-weights-interval",),
+    },
     marks=("rollout/raw_reward", "rollout/response_len/", "train/pg_clipfrac", "train/train_rollout_logprob"),
 )
 """slime, and miles, which was made from it."""
@@ -73,7 +98,7 @@ SKYRL = Host(
     id="skyrl",
     series=(
         Name("reward/avg_raw_reward", "reward/mean"),
-        Name("generate/avg_num_tokens", "rollout/length"),
+        Name("generate/avg_assistant_tokens", "rollout/length"),
         Name("generate/min_num_tokens", "rollout/min_length"),
         Name("generate/max_num_tokens", "rollout/max_length"),
         Name("policy/policy_entropy", "entropy/mean"),
@@ -86,9 +111,29 @@ SKYRL = Host(
         Name("async/staleness_max", "rollout/max_staleness"),
         Name("timing/wait_for_generation_buffer", "time/waiting_s"),
     ),
+    more=(
+        Name(
+            "generate/avg_num_tokens",
+            "rollout/length",
+            differs="all tokens after the prompt, including observations, not only the sampled tokens",
+        ),
+        Name("loss/avg_final_rewards", "reward/mean", differs="minus the KL penalty, if that is in the reward"),
+    ),
+    labels={"avg_final_rewards": "loss/avg_final_rewards", "avg_response_length": "generate/avg_num_tokens"},
+    own_labels=frozenset({"avg_final_rewards"}),
     old_policy=_by_staleness,
     trainers={"sampler": "SkyRL"},
-    words={"limit on staleness": ("max_staleness_steps",)},
+    words={
+        "learning rate": ("trainer.policy.optimizer_config.lr",),
+        "warm-up": ("trainer.policy.optimizer_config.num_warmup_steps",),
+        "group size": ("generator.n_samples_per_prompt",),
+        "optimizer steps per rollout batch": ("trainer.policy_mini_batch_size", "trainer.update_epochs_per_batch"),
+        "upper clip": ("trainer.algorithm.eps_clip_high",),
+        "coefficient of the KL": ("trainer.algorithm.kl_loss_coef",),
+        "importance weights of the sampler": ("trainer.algorithm.off_policy_correction.tis_ratio_type",),
+        "limits of tokens and turns": ("generator.sampling_params.max_generate_length", "generator.max_turns"),
+        "limit on staleness": ("trainer.fully_async.max_staleness_steps",),
+    },
     older={"policy/ppo_clip_ratio": "policy/loss_metrics/clip_ratio"},
     held_out=(r"eval/(.+)/avg_score",),
     spans=(
@@ -123,7 +168,30 @@ OPENRLHF = Host(
         Span("timing/broadcast", "weights"),
     ),
     step_seconds="timing/step_total",
-    marks=("actor_grad_norm", "ppo_clip_ratio", "train/actor_grad_norm", "train/ppo_clip_ratio"),
+    labels={
+        **dict.fromkeys(("pg", "act_loss"), "policy_loss"),
+        **dict.fromkeys(("glen", "gen_len"), "response_length"),
+        **dict.fromkeys(("tlen", "tot_len"), "total_length"),
+        "rm": "reward",
+        "ret": "return",
+        "act_lr": "actor_lr",
+        "grad_norm": "actor_grad_norm",
+        "ent_loss": "entropy_loss",
+    },
+    own_labels=frozenset({"act_lr"}),
+    words={
+        "learning rate": ("--actor.adam.lr", "--actor_learning_rate before 0.11"),
+        "group size": ("--rollout.n_samples_per_prompt",),
+        "upper clip": ("--actor.eps_clip_low_high",),
+        "coefficient of the KL": ("--algo.kl.init_coef",),
+        "importance weights of the sampler": ("--algo.advantage.is_correction_enable",),
+        "limits of tokens and turns": ("--rollout.max_new_tokens", "--data.max_len"),
+        "limit on staleness": ("--train.async_queue_size",),
+    },
+    marks=(
+        *("actor_grad_norm", "ppo_clip_ratio", "train/actor_grad_norm", "train/ppo_clip_ratio"),
+        *("train/actor_lr", "train/total_length"),
+    ),
     prefixed=True,
 )
 """OpenRLHF's PPO trainer."""
@@ -139,6 +207,11 @@ NEMO_RL = Host(
         Name("grad_norm", "grad/norm"),
         Name("gen_kl_error", "sampler/mismatch_kl"),
         Name("avg_trajectory_age", "rollout/staleness"),
+        Name("kl_penalty", "kl/reference"),
+        Name("avg_turns_per_sample", "rollout/turns"),
+        Name("truncation_rate", "rollout/truncated_fraction"),
+        Name("sampling_importance_ratio", "sampler/importance_ratio"),
+        Name("baseline_reward/pct_mixed", "rollout/mixed_group_fraction", "x / 100"),
         Name("lr", "lr"),
         Name("timing/train/total_step_time", "time/step_s"),
     ),
@@ -174,7 +247,13 @@ ART = Host(
     series=(
         Name("train/reward", "reward/mean"),
         Name("train/steps_off_policy", "rollout/staleness"),
+        Name("loss/grad_norm", "grad/norm"),
+        Name("loss/entropy", "entropy/mean"),
+        Name("loss/kl_policy_ref", "kl/reference"),
+        Name("loss/learning_rate", "lr"),
     ),
+    older={f"train/{name}": f"loss/{name}" for name in ("grad_norm", "entropy", "learning_rate")},
+    held_out=(r"val/(reward)",),
     marks=("train/steps_off_policy", "queue/actual_stale_fraction"),
 )
 """OpenPipe's Agent Reinforcement Trainer."""

@@ -100,6 +100,7 @@ TRL = Host(
         Name("rollout_correction/kl", "sampler/logprob_gap"),
         Name("rollout_correction/ess", "sampler/ess"),
         Name("rollout_correction/is_weight_mean", "sampler/importance_ratio"),
+        Name("mismatch_kl", "sampler/mismatch_kl"),  # of verifiers
     ),
     older={
         "completion_length": "completions/mean_length",

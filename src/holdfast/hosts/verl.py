@@ -114,6 +114,20 @@ VERL = Host(
         Name("training/rollout_actor_probs_pearson_corr", "sampler/prob_correlation"),
         Name("fully_async/count/dropped_stale_samples", "rollout/dropped_stale"),
         Name("critic/rewards/mean", "reward/mean", differs="minus the KL penalty, if that is in the reward"),
+        # of Search-R1
+        Name("env/number_of_valid_search", "rollout/searches"),
+        Name("env/number_of_actions/mean", "rollout/turns"),
+        Name("env/ratio_of_valid_action", "rollout/invalid_fraction", "1 − x"),
+        Name("env/finish_ratio", "rollout/answered_fraction"),
+        # of verl-agent
+        Name("episode/length/mean", "rollout/turns"),
+        Name("episode/valid_action_ratio", "rollout/invalid_fraction", "1 − x"),
+        Name("critic/task_round/mean", "rollout/turns"),  # of AgentGym-RL
+        # of rLLM
+        Name("batch/solve_all", "rollout/all_correct_fraction"),
+        Name("batch/solve_none", "rollout/all_wrong_fraction"),
+        Name("batch/solve_partial", "rollout/mixed_group_fraction"),
+        Name("batch/default/fractions/effective", "rollout/mixed_group_fraction"),
     ),
     older={
         "actor/entropy_loss": "actor/entropy",
@@ -130,7 +144,9 @@ VERL = Host(
     },
     held_out=(
         r"val-(?:core|aux)/(.+)/(?:acc|reward|score)/mean(?:@|_at_)\d+",
-        r"val/test_score/(.+)",
+        r"val/test_score/(.+)",  # of Search-R1, as the next ones are of verl-agent, rLLM and Agent Lightning
+        r"val/(.+)/(?:test_score|pass@1)",
+        r"val/(success_rate|reward)",
         r"val[-_](?:core|aux)_(.+)_(?:acc|reward|score)_mean(?:_at)?[@_]\d+",  # in an export without slashes
     ),
     spans=(

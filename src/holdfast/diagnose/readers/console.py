@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from holdfast.diagnose.readers.columns import MAX_NAMES, number_in
+from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.reader import Frame, Raw, Reader, Row
 from holdfast.diagnose.readers.rows import read_rows
 from holdfast.diagnose.readers.runs import Lines, read_runs
 from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import COLOUR, Tally, lines, without_process
+from holdfast.hosts import UNKNOWN
 
 STEP = re.compile(r"(?<![\w./@-])step:(\d{1,15}) - (?=[^\s:]+:)")
 FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=True)
@@ -120,7 +123,11 @@ def _value(text: str) -> float | None:
 
 def _read(lines_for: Callable[[Tally], Lines], name: str, tally: Tally) -> Raw | None:
     console = Console(lines_for(tally), tally)
-    return next(iter(read_rows(console.rows(), tally, name, FRAME, settings=console.settings)), None)
+    raw = next(iter(read_rows(console.rows(), tally, name, FRAME, settings=console.settings)), None)
+    if raw is None:
+        return None
+    host = host_of(raw.columns.names())  # others print lines like verl's too
+    return raw if host == UNKNOWN.id and console.settings else replace(raw, host=host)
 
 
 def has_step(path: Path) -> bool:

@@ -12,7 +12,8 @@ from holdfast.diagnose.readers.names import snake
 
 LINE = 1 << 14
 """Characters of a line that may be a row."""
-CORE = re.compile(r"loss|reward|(?<![a-z])rew(?![a-z])", re.IGNORECASE)
+CORE = re.compile(r"loss|reward|(?<![a-z])r(?:ew|m)(?![a-z])", re.IGNORECASE)
+"""What a row says. OpenRLHF calls its reward `rm`."""
 
 # Two parts of a pattern that could share characters, as in `\s*:?\s*`, would take quadratic time on a long line.
 _DIGITS = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?)"
@@ -49,7 +50,7 @@ _EPOCH = re.compile(r"(?<![A-Za-z])ep(?:och|isode)s?\s*(?:[:=]\s*)?\[?(\d{1,9})(
 BAR = re.compile(r"%\|[^|]*\|\s*(\d{1,9})/(\d{1,9})\s*\[")
 _COUNT = re.compile(r"(?:^|[\s\[(,])(\d{1,9})/(\d{1,9})(?=[\])\s|:,]|$)")
 _COUNTS = re.compile(r"(?:^|[ _])(?:step|iteration|iter|epoch|ep|update|batch|round|rollout)s?$")
-_REWARD = re.compile(r"(?:train(?:ing)?_)?(?:(?:mean|avg|average)_)?rewards?(?:_(?:mean|avg|average))?")
+_REWARD = re.compile(r"(?:train(?:ing)?_)?(?:(?:mean|avg|average)_)?rewards?(?:_(?:mean|avg|average))?|rm")
 _MEAN = re.compile(r"mean|avg|average")
 _WORD = re.compile(r"(?<![\w/.])[A-Za-z]+(?![\w/.])")
 
@@ -68,7 +69,7 @@ class Core:
         return any(part in low for part in self.within)
 
 
-LEARNT = Core(("loss", "rew"), CORE)
+LEARNT = Core(("loss", "rew", "rm="), CORE)
 SCORED = Core(
     ("score", "return", "success", "acc"), re.compile(r"score|return|success|acc(?:uracy)?(?![a-z])", re.IGNORECASE)
 )

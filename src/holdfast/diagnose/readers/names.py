@@ -14,8 +14,11 @@ from holdfast.hosts.ours import OURS
 from holdfast.hosts.trl import TRL
 from holdfast.hosts.verl import VERL
 
-AXES = ("train/global_step", "global_step", "trainer/global_step", "step", "Step", "_step")
-"""Columns of a W&B history with steps, best first. `_step` counts calls of wandb.log, not steps of the trainer."""
+AXES = (
+    *("train/global_step", "global_step", "trainer/global_step", "step", "Step"),
+    *("system/step", "system/global_step", "_step"),  # of ROLL; and of W&B, which counts calls of wandb.log
+)
+"""Columns with steps, best first."""
 
 CUMULATIVE = ("epoch", "num_tokens", "train/epoch", "train/num_tokens", "training/epoch", "progress/total_tokens")
 """Series that only rise within a run."""

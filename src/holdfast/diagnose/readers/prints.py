@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, islice, pairwise
+from itertools import chain, groupby, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from holdfast.diagnose.readers.axes import counter_in
 from holdfast.diagnose.readers.columns import Columns
 from holdfast.diagnose.readers.console import SEARCHED
 from holdfast.diagnose.readers.facts import (
+    BAR,
     LEARNT,
     LINE,
     SCORED,
@@ -31,6 +32,7 @@ from holdfast.diagnose.readers.facts import (
     says_only_facts,
     step_in,
 )
+from holdfast.diagnose.readers.framed import folded
 from holdfast.diagnose.readers.names import COMMON, common, host_of, like_a_reward
 from holdfast.diagnose.readers.plain import plain
 from holdfast.diagnose.readers.reader import Raw, Reader
@@ -69,6 +71,8 @@ class Print(NamedTuple):
     """Whether the step is that of an epoch alone."""
     of_mean: bool = False
     """Whether its reward is said to be a mean."""
+    by_bar: bool = False
+    """Whether the step is the count of a progress bar."""
 
 
 def _heading(line: str, core: Core) -> str:
@@ -124,7 +128,7 @@ def _headings(numbered: Lines, core: Core) -> frozenset[str]:
 
 
 def _english(numbered: Lines) -> Lines:
-    return ((number, in_english(line)) for number, line in numbered)
+    return ((number, in_english(line)) for number, line in folded(numbered))
 
 
 def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Iterator[tuple[int, Print]]:
@@ -157,7 +161,8 @@ def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Itera
                         "one is read as `…_2`",
                         number,
                     )
-                yield number, Print(found[0], found[1].numbers, by_epoch, found[1].of_mean)
+                by_bar = BAR.search(part) is not None and not names_step(part)
+                yield number, Print(found[0], found[1].numbers, by_epoch, found[1].of_mean, by_bar)
             if found is None and begun is not None and len(part) <= LINE:
                 facts = facts_in(part)
                 if any(map(places.core.name.search, facts.numbers)):
@@ -168,7 +173,7 @@ def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Itera
 def _read_lines(core: Core, lines_for: Callable[[Tally], Lines], name: str, tally: Tally) -> Raw | None:
     places = _places(lambda: lines_for(Tally(tally.path)), core)
     first = [row for _, row in islice(_rows(lines_for(Tally(tally.path)), places), _FIRST)]
-    host = next(filter(None, (_host_of_labels(row.numbers) for row in first)), None)
+    host = _host_of_labels(row.numbers for row in first)
     named = {} if host is None else host.labels
     columns = Columns(tally, null_is_nan=True)
     one_shown = _shows_one(first)
@@ -191,9 +196,10 @@ def _raw(columns: Columns, name: str, host: Host | None = None) -> Raw:
     return Raw("console", host.id if host else host_of(telling), name, columns, {})
 
 
-def _host_of_labels(row: Row) -> Host | None:
-    """The host whose console prints a name of the row that no other does."""
-    return next((host for host in HOSTS.values() if not host.own_labels.isdisjoint(row)), None)
+def _host_of_labels(rows: Iterable[Row]) -> Host | None:
+    """The host whose console prints a name of these rows that no other does."""
+    names = {name for row in rows for name in row}
+    return next((host for host in HOSTS.values() if not host.own_labels.isdisjoint(names)), None)
 
 
 def _has_rows(path: Path, core: Core, fewest: int) -> bool:
@@ -203,7 +209,10 @@ def _has_rows(path: Path, core: Core, fewest: int) -> bool:
         return islice(lines(path, Tally(path)), SEARCHED)
 
     steps: dict[str, set[int]] = {}
-    for _, row in islice(_rows(first(), _places(first, core)), _FIRST):
+    rows = [row for _, row in islice(_rows(first(), _places(first, core)), _FIRST)]
+    if all(row.by_bar for row in rows) and not _rise([row.step for row in rows]):  # a bar for each step
+        return False
+    for row in rows:
         for name in filter(core.name.search, row.numbers):
             steps.setdefault(name, set()).add(row.step)
     return any(len(at) >= fewest for at in steps.values())
@@ -227,9 +236,28 @@ SCORES = Reader(
 
 
 def _said(numbered: Lines) -> Iterator[tuple[int, Row]]:
-    for number, line in _english(numbered):
-        if len(line) <= LINE and (says_core(line) or says_only_facts(line)):
-            yield number, facts_in(plain(line)).numbers
+    said = (
+        (number, part)
+        for number, line in _english(numbered)
+        if len(line) <= LINE
+        for part in _DRAWN.split(plain(line))
+        if says_core(part) or says_only_facts(part)
+    )
+    for (number, part), (_, after) in pairwise(chain(said, [(0, "")])):
+        if not _is_drawn_again(part, after):
+            yield number, facts_in(part).numbers
+
+
+def _is_drawn_again(bar: str, after: str) -> bool:
+    """Whether a progress bar moves on in the part that follows it.
+
+    >>> _is_drawn_again(" 50%|##  | 1/2 [rm=0.1]", "100%|####| 2/2 [rm=0.2]"), _is_drawn_again("rm=0.1", "rm=0.2")
+    (True, False)
+    """
+    count, next_count = BAR.search(bar), BAR.search(after)
+    if count is None or next_count is None:
+        return False
+    return count[2] == next_count[2] and int(count[1]) < int(next_count[1])
 
 
 def _often(numbered: Lines) -> list[str]:
@@ -266,13 +294,16 @@ def _read_counted(lines_for: Callable[[Tally], Lines], name: str, tally: Tally) 
     if copies > 1 and all(count % copies == 0 for count in times):
         tally.add(f"every row occurs {copies} times, as if {copies} processes printed it: it was read once")
         rows = rows[::copies]
+    host = _host_of_labels(row for _, row in rows[:_FIRST])
+    named = {} if host is None else host.labels
+    rows = [(place, {named.get(name, name): row[name] for name in row}) for place, row in rows]
     counter = counter_in([row for _, row in rows])
     if counter is None:
         tally.add("the log has no steps, so its rows are counted as steps, from 1")
     columns = Columns(tally, null_is_nan=True)
     for count, (place, row) in enumerate(rows, 1):
         columns.add(place, count if counter is None else row.get(counter), row)
-    return _raw(columns, name)
+    return _raw(columns, name, host)
 
 
 COUNTED = Reader(

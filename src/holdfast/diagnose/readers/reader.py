@@ -45,7 +45,8 @@ def _frame_of(rows: Sequence[Row]) -> Frame | None:
         inner = {name for row in rows for name in _unnested(row)}
         return Frame("jsonl", host_of(inner), _nested, null_is_nan=True)
     if 2 * sum("step" in row and isinstance(row.get("data"), dict) for row in rows) > len(rows):
-        return Frame("verl", "verl", _data, null_is_nan=True)
+        inner = {name for row in rows for name in _data(row)[1]}
+        return Frame("verl", host_of(inner), _data, null_is_nan=True)
     if SWIFT_STEP in names:
         return Frame("trl", "trl", _stepless, null_is_nan=True, numbered=True)
     axis = axis_in(rows)

@@ -1,4 +1,5 @@
-"""Several runs in one console log, told apart by a mark at the beginning of lines: `(run-a, pid=2702) step 5 …`."""
+"""Several runs in one console log, told apart by a mark at the beginning of lines, `(run-a, pid=2702) step 5 …`, or by
+a title above each: `=== seed 7 ===`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import numpy as np
 from holdfast.diagnose.log import Series
 from holdfast.diagnose.readers.axes import is_evaluation
 from holdfast.diagnose.readers.columns import series_of
-from holdfast.diagnose.readers.facts import says_core
+from holdfast.diagnose.readers.facts import LINE, says_core, step_in
 from holdfast.diagnose.readers.names import like_a_reward
 from holdfast.diagnose.readers.reader import LogFile, Raw
 from holdfast.diagnose.readers.text import COLOUR, Tally, lines
@@ -34,6 +35,9 @@ _RARE = 0.02
 """Share of the lines of the commonest mark that those of another must have."""
 _MIN_STEPS = 2
 """Steps that two runs must share, with other rewards at most of them."""
+_TITLE = re.compile(r"\s*([=#*_~-])\1+ *(\S[^=#*~]{0,80}(?:=[^=#*~]{1,40})??) *\1{2,}\s*")
+_OF_A_PART = re.compile(r"(?i)epoch|step|iter|update|batch|round|rollout|phase|stage|sample|prompt|completion|part\b")
+"""What titles within one run name."""
 
 
 def mark_of(line: str) -> str:
@@ -60,8 +64,55 @@ def read_runs(file: LogFile, tally: Tally, read: Read) -> list[Raw]:
         if _differ(runs):
             tally.add(f"the file has {len(runs)} runs, distinguished by the prefix of their lines")
             return [replace(run, name=f"{file.name}: {run.name}") for run in runs]
+    titled = _titled(file.path)
+    parts = [read(lambda of, at=at: _of_lines(file.path, of, *at), title, Tally(file.path)) for title, at in titled]  # type: ignore[misc]
+    runs = [part for part in parts if part is not None and part.columns]
+    if len(runs) > 1 and _differ(runs):
+        tally.add(f"the file has {len(runs)} runs, distinguished by the titles above them")
+        return [replace(run, name=f"{file.name}: {run.name}") for run in runs]
     whole = read(lambda of: lines(file.path, of), file.name, tally)
     return [] if whole is None else [whole]
+
+
+def title_of(line: str) -> str:
+    """The title that a line is, between marks; "" if it is none, or names a part of a run.
+
+    >>> title_of("=== xtune seed 7 ==="), title_of("##### lr=1e-6 #####"), title_of("=== Epoch 2 ==="), title_of("----")
+    ('xtune seed 7', 'lr=1e-6', '', '')
+    """
+    found = _TITLE.fullmatch(line) if line.lstrip()[:2] in _MARKS else None
+    title = found[2].strip() if found else ""
+    is_part = _OF_A_PART.search(title) or any(map(is_evaluation, title.split()))
+    return "" if is_part or not any(map(str.isalpha, title)) else title
+
+
+_MARKS = frozenset(mark * 2 for mark in "=#*_~-")
+
+
+def _titled(path: Path) -> list[tuple[str, tuple[int, int]]]:
+    """(title, (its line, the next one's)) of the runs below titles: all have another title, and count from the same
+    step. [] where they are not, or rows stand above the first."""
+    parts: list[tuple[str, int]] = []
+    steps: list[list[int]] = []
+    last = 0
+    for number, line in lines(path, Tally(path)):
+        last = number
+        if title := title_of(line):
+            parts.append((title, number))
+            steps.append([])
+        elif says_core(line) and len(line) <= LINE and (step := step_in(line)) is not None:
+            if not parts:
+                return []
+            steps[-1] = [*steps[-1][:1], step]
+    ends = [*(at for _, at in parts[1:]), last + 1][: len(parts)]
+    runs = [(title, (at, end)) for (title, at), end, of in zip(parts, ends, steps, strict=True) if len(of) > 1]
+    firsts = {of[0] for of in steps if len(of) > 1}
+    are_runs = len(firsts) == 1 and 1 < len({title for title, _ in runs}) == len(runs) <= _MAX_RUNS
+    return runs if are_runs else []
+
+
+def _of_lines(path: Path, tally: Tally, begin: int, end: int) -> Iterator[tuple[int, str]]:
+    return ((number, line) for number, line in lines(path, tally) if begin <= number < end)
 
 
 def _marks_in(path: Path) -> list[str]:
