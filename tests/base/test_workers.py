@@ -1,11 +1,16 @@
-"""The end of a process does not wait for a call that hangs."""
+"""Calls in threads, whose end waits for none that hangs; and work in a copy of this process, which has limits."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
+import time
 
+import pytest
+
+from holdfast.base.apart import TooCostly, apart
 from holdfast.base.workers import Workers
 
 
@@ -42,3 +47,36 @@ def test_after_the_end_no_call_begins() -> None:
 def test_a_process_ends_while_a_call_hangs() -> None:
     script = "import time; from holdfast.base.workers import Workers; Workers(1, 'w').submit(time.sleep, 600)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+# ---- work in a copy of this process
+
+
+def test_the_result_comes_back_however_long_it_is() -> None:
+    assert apart(lambda: b"x" * 10**6, 5, 2**28) == b"x" * 10**6
+
+
+def test_what_the_work_raises_is_told() -> None:
+    def work() -> bytes:
+        raise ValueError("no lake")
+
+    with pytest.raises(RuntimeError, match=r"^ValueError: no lake$"):
+        apart(work, 5, 2**28)
+
+
+def test_work_without_an_end_takes_too_much_time() -> None:
+    def work() -> bytes:
+        while True:
+            pass
+
+    began = time.monotonic()
+    with pytest.raises(TooCostly) as cost:
+        apart(work, 1, 2**28)
+    assert cost.value.is_time and time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("work", [lambda: bytes(2**40), os.abort])
+def test_too_much_memory_and_a_crash_are_no_matter_of_time(work) -> None:
+    with pytest.raises(TooCostly) as cost:
+        apart(work, 5, 2**28)
+    assert not cost.value.is_time

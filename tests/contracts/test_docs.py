@@ -16,9 +16,13 @@ from textwrap import dedent
 
 import jinja2
 import pytest
+from typer.testing import CliRunner
 
 import holdfast
 from holdfast.base.errors import MissingExtra
+from holdfast.cli.command import split
+from holdfast.cli.main import app
+from holdfast.diagnose.codes import CODES
 from holdfast.recipe import Config, load, setting_names, validate
 from holdfast.recipe.overrides import parse_overrides
 
@@ -233,7 +237,7 @@ READ: dict[str, Callable[[str], object]] = {
     ".ipynb": lambda text: unresolved(
         "\n".join("".join(c["source"]) for c in json.loads(text)["cells"] if c["cell_type"] == "code")
     ),
-    ".toml": lambda text: None,  # in test_recipes.py, and a page trains it
+    ".toml": lambda text: None,  # loaded below, and a page trains it
     ".yaml": lambda text: [target for target in re.findall(r"_target_: (\S+)", text) if not importable(target)],
     ".sh": lambda text: subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True).stderr,
     ".jinja": lambda text: jinja2.Environment().parse(text) and None,
@@ -301,3 +305,70 @@ def test_the_contract_environments_have_the_torch_of_the_constraints(root: Path)
     without = {"verifiers", "skyrl-gym"}
     assert set(files) == {"trl", "verl", "vllm", "prime-rl", "openenv", *without}
     assert {host for host, lines in files.items() if pinned not in lines} == without
+
+
+# ---- every recipe loads, and opens with the command that runs it
+
+MACHINES = {"--gpus", "--nodes"}
+RECIPES = sorted([*(ROOT / "src/holdfast/recipe/bundled").rglob("*.toml"), *(ROOT / "examples").glob("*.toml")])
+
+
+def command_in(text: str) -> list[str]:
+    """Words of the first `holdfast …` line in the comment a recipe opens with; empty when there is none."""
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        words = line.removeprefix("#").strip().strip("`")
+        if words.partition(" ")[0] == "holdfast":
+            return shlex.split(words, comments=True)
+    return []
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name)
+def test_a_recipe_loads_and_says_how_to_run_it(path: Path) -> None:
+    assert isinstance(load(path), Config)
+    words = command_in(path.read_text(encoding="utf-8"))
+    starts = (["holdfast", "train"], ["holdfast", "launch", "trl"], ["holdfast", "launch", "verl"])
+    start = next((start for start in starts if words[: len(start)] == start), None)
+    assert start, "its first comment must hold the exact command that runs it, or makes the files that do"
+    rest = words[len(start) :]
+    if path.stem != "quickstart":  # which `holdfast train` runs unless told otherwise
+        name = path.stem if "bundled" in path.parts else str(path.relative_to(ROOT))
+        assert rest[:1] == [name], f"the command must name {name}"
+        rest = rest[1:]
+    settings, others = split(rest, MACHINES)
+    load(path, settings)  # the overrides it shows, if any, are real settings
+    assert not others or (start[1] == "launch" and set(others[::2]) <= MACHINES), f"{others} are no settings"
+
+
+# ---- skills/diagnose-run: its frontmatter, and that its keys, codes and exit codes are those of the command
+
+SKILL = (ROOT / "skills/diagnose-run/SKILL.md").read_text(encoding="utf-8")
+LOGS = ROOT / "tests/fixtures/logs"
+
+
+def test_agents_can_find_it() -> None:
+    head = re.match(r"---\nname: (.+)\ndescription: (.+)\n---\n", SKILL)
+    assert head is not None
+    assert head[1] == "diagnose-run" and len(head[2]) <= 1024
+    assert len(SKILL.splitlines()) <= 120
+
+
+def test_its_codes_exist() -> None:
+    named = set(re.findall(r"\b[A-Z]{3}\d{3}\b", SKILL))
+    assert named and named <= set(CODES)
+
+
+def test_its_table_has_every_key() -> None:
+    value = json.loads(CliRunner().invoke(app, ["diagnose", str(LOGS / "verl-console.log"), "--json"]).stdout)
+    table = "\n".join(line.partition(" | ")[0] for line in SKILL.splitlines() if line.startswith("| `"))
+    assert set(value) - set(re.findall(r"`(\w+)`", table)) == {"format", "host", "name", "steps"}
+    in_a_finding = set(re.findall(r"`(?:findings\[\])?\.(\w+)`", table))
+    assert in_a_finding == set(value["findings"][0]) - {"series", "level", "by_verdict"}
+    assert set(re.findall(r"`([\w ]+)`", re.findall(r"^\| `facts` \| (.*) \|$", SKILL, re.M)[0])) <= set(value["facts"])
+
+
+@pytest.mark.parametrize(("log", "code"), [("trl-console.log", 0), ("verl-console.log", 1), ("nothing.log", 2)])
+def test_exit_codes(log: str, code: int) -> None:
+    assert re.search(rf"^\| {code} \| ", SKILL, re.M)
+    assert CliRunner().invoke(app, ["diagnose", str(LOGS / log)]).exit_code == code
