@@ -17,25 +17,6 @@ from holdfast.cli.main import COMMANDS, app, command_named
 from .conftest import printed
 
 
-def test_help_loads_neither_torch_nor_a_schema() -> None:
-    # The first thing a newcomer types must answer at once. `train --help` lists settings, so it may load the schema.
-    code = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom holdfast.cli.main import app\n"
-        "assert CliRunner().invoke(app, sys.argv[1:]).exit_code == 0\nprint(*sys.modules, sep='\\n')"
-    )
-
-    def loaded(*arguments: str) -> set[str]:
-        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
-        return set(done.stdout.split())
-
-    heavy = {"torch", "transformers", "tokenizers", "Stemmer", "numpy"}
-    hosts = {"trl", "verl", "ray", "vllm", "faiss", "fastapi", "peft"}
-    ours = {"holdfast.evaluate", "holdfast.agent", "holdfast.recipe"}
-    assert not loaded("--help") & {*heavy, *hosts, *ours, "pydantic"}
-    assert not loaded("train", "--help") & heavy
-    assert not loaded("train", "--dry-run") & (heavy - {"numpy", "Stemmer"})  # it builds the index
-
-
 def test_the_list_of_commands_says_what_their_own_help_says() -> None:
     for name, entry in COMMANDS.items():
         said, panel = command_named(name).help.partition("\n\n")[0], command_named(name).rich_help_panel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 HEAVY = {"torch", "transformers", "tokenizers", "trl", "verl", "ray", "vllm", "faiss", "fastapi", "Stemmer", "peft"}
 
@@ -17,6 +18,11 @@ def loaded_by(statement: str) -> set[str]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
+
+
+def loaded_by_command(*words: str) -> set[str]:
+    run = f"assert CliRunner().invoke(app, {words!r}).exit_code == 0"
+    return loaded_by(f"from typer.testing import CliRunner\nfrom holdfast.cli.main import app\n{run}")
 
 
 LIGHT = """
@@ -47,3 +53,13 @@ def test_losses_need_torch_alone() -> None:
     assert not loaded & NOT_TORCHS
     ours = {name for name in loaded if name.startswith("holdfast.")}
     assert {name for name in ours if not name.startswith("holdfast.losses")} == set()
+
+
+def test_help_loads_neither_torch_nor_a_schema_and_diagnose_no_torch() -> None:
+    """What a newcomer types first must answer at once. `train --help` lists settings, so it may load the schema."""
+    ours = {"holdfast.evaluate", "holdfast.agent", "holdfast.recipe"}
+    assert not loaded_by_command("--help") & {*HEAVY, *ours, "numpy", "pydantic"}
+    assert not loaded_by_command("train", "--help") & {*HEAVY, "numpy"}
+    assert not loaded_by_command("train", "--dry-run") & (HEAVY - {"Stemmer"})  # it builds the index
+    log = str(Path(__file__).parents[1] / "fixtures" / "logs" / "trl-console.log")
+    assert not loaded_by_command("diagnose", log) & {*HEAVY, "pandas", "httpx", "matplotlib"}

@@ -18,6 +18,7 @@ from holdfast.losses import (
     ratio_stats,
     reduce_loss,
     sapo_penalty,
+    score_centering_loss,
 )
 
 # name -> f(logprobs, old, advantages, mask) of one shape, so that each promise is one test
@@ -30,6 +31,7 @@ LOSSES = {
     "k3": lambda lp, old, a, m: kl_loss(lp, old, m),
     "k2": lambda lp, old, a, m: kl_loss(lp, old, m, estimator="k2"),
     "nll": lambda lp, old, a, m: nll_loss(lp, a, m),
+    "score centering": lambda lp, old, a, m: score_centering_loss(lp, old, a, m),
     "llds action": lambda lp, old, a, m: llds_penalty(lp, old, a, m),
     "llds response": lambda lp, old, a, m: llds_penalty(lp, old, a, m, gate="response"),
     "lld": lambda lp, old, a, m: llds_penalty(lp, old, a, m, gate="token"),
@@ -118,7 +120,7 @@ def test_other_shapes_and_dtypes_are_refused(name):
     with pytest.raises(ValueError, match="token dimension"):
         LOSSES[name](lp[0, 0], old, a, mask[0, 0])
     if name != "nll":
-        with pytest.raises(ValueError, match="logprobs has shape"):
+        with pytest.raises(ValueError, match=r"(logprobs|old_log_mass) has shape"):
             LOSSES[name](lp, old[:, :5], a, mask)
 
 

@@ -1,5 +1,4 @@
 import math
-import random
 
 import pytest
 import torch
@@ -83,12 +82,13 @@ EPSILONS = {"half": 0.5, "tenth": 0.1, "hundredth": 0.01}
 
 
 def random_batch(seed, rows=9, width=14):
-    """Tensors of `drift_stats`, float64: rows with and without tokens, every sign, all kinds."""
+    """Tensors of `drift_stats`, float64: rows with and without tokens, every sign, all kinds; poison under the mask."""
     g = torch.Generator().manual_seed(seed)
     mask = torch.rand(rows, width, generator=g) < 0.7
     mask[seed % rows] = False
     kind = torch.randint(0, 3, (rows, width), generator=g)
-    new, old = (torch.randn(rows, width, generator=g, dtype=torch.float64) * 0.9 - 2 for _ in range(2))
+    drawn = (torch.randn(rows, width, generator=g, dtype=torch.float64) * 0.9 - 2 for _ in range(2))
+    new, old = (torch.where(mask, x, (math.nan, math.inf, -math.inf)[seed % 3]) for x in drawn)
     advantages = torch.randint(-1, 2, (rows, 1), generator=g).double() * 1.3
     return new, old, advantages, mask, kind >= 1, kind == 2  # an answer is no query
 
@@ -139,13 +139,3 @@ def test_what_counts_nothing_is_not_logged():
         "isdd/positive/below_half", "isdd/positive/below_tenth", "isdd/positive/below_hundredth",
     }  # fmt: skip
     assert "drift/positive/thought" not in drift_stats(new, old, torch.ones(9, 1), mask)
-
-
-def test_nothing_leaks_from_under_the_mask():
-    rng = random.Random(1)
-    new, old, advantages, mask, query, answer = random_batch(1)
-    expected = drift_stats(new, old, advantages, mask, query_mask=query, answer_mask=answer)
-    for x in (new, old):
-        x[~mask] = rng.choice([math.nan, math.inf, -math.inf])
-    got = drift_stats(new, old, advantages, mask, query_mask=query, answer_mask=answer)
-    assert all(got[name].item() == expected[name].item() for name in expected)
