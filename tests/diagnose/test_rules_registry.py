@@ -25,8 +25,7 @@ from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rule, Signal
 
 
-def is_high(rows):
-    (searches,) = rows.columns
+def is_high(rows, searches):
     return Signal(searches > 9, lambda: {"rollout/searches": searches})
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from holdfast.base.errors import HoldfastError
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log, collapse, smoothed, trailing
-from holdfast.diagnose.log.trailing import Truths
+from holdfast.diagnose.log.trailing import Truths, Values
 from holdfast.diagnose.rules import RULES, grp001, kld001, tol002, trn001
 from holdfast.diagnose.rules._parts import KL, functions
 from holdfast.diagnose.rules._parts.reward import has_risen
@@ -70,9 +70,8 @@ def _dropped(signal: Callable[..., Any], code: str) -> Without:
     return _rules(_checks(drop), code)
 
 
-def _by_level(rows: Rows) -> Signal:
+def _by_level(rows: Rows, kl: Values) -> Signal:
     """KLD001 by the KL itself, not by its rise."""
-    (kl,) = rows.columns
     high = kld001.stays_above(kl, kld001.RISE_NATS)
     return Signal(high & ~has_risen(rows), lambda: {KL: kl}, lambda: {"first": kl}, normal=~high)
 

@@ -23,6 +23,7 @@ from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.collapse import curve_of
 from holdfast.diagnose.log.trailing import (
     Truths,
+    Values,
     break_in,
     highest_since,
     last_where,
@@ -38,10 +39,9 @@ from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling
 
 
-def surges(rows: Rows) -> Signal | None:
+def surges(rows: Rows, entropy: Values) -> Signal | None:
     """Entropy is far above its lowest value, and neither one row nor longer rollouts explain it. A reward that fell
     meanwhile and came back ends it."""
-    (entropy,) = rows.columns
     smooth = trailing_mean(entropy, ROWS)
     low = lowest(smooth)
     rise = smooth - low

@@ -32,10 +32,9 @@ def without_highest(values: Values) -> Values:
 ROWS = 5
 
 
-def runs_out(rows: Rows, *, solved: bool) -> Signal:
+def runs_out(rows: Rows, entropy: Values, *, solved: bool) -> Signal:
     """Entropy is near 0, per token or per rollout. With `solved`, only where the reward is near 1; without it, only
     elsewhere."""
-    (entropy,) = rows.columns
     smooth = trailing_mean(entropy, ROWS)
     start = highest(smooth)
     where = (smooth < EXHAUSTED_SHARE * start) & (smooth < EXHAUSTED_TOKEN_NATS)
@@ -82,10 +81,10 @@ MAX_DIFFERENT = 0.9
 """Share of the groups above which twenty rows prove no more: at 0.9, one such mean of eight is 1 by chance."""
 
 
-def is_noisy_reward(rows: Rows) -> Signal:
+def is_noisy_reward(rows: Rows, *columns: Values) -> Signal:
     """Entropy is too low for rollouts that differ, and yet many groups have different rewards. An entropy of exactly 0
     was rounded."""
-    entropy, length, mixed = (trailing_mean(column, NOISY_ROWS) for column in rows.columns)
+    entropy, length, mixed = (trailing_mean(column, NOISY_ROWS) for column in columns)
     one = (entropy > 0) & (entropy * length < least_nats(mixed)) & (mixed > DIFFERENT_FRACTION)
     return Signal(one, lambda: {ENTROPY: entropy, LENGTH: length, MIXED: mixed}, normal=~one)
 

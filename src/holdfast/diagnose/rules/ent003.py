@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnose.log.trailing import held
+from holdfast.diagnose.log.trailing import Values, held
 from holdfast.diagnose.rules._parts import ENTROPY
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
-def is_noise(rows: Rows) -> Signal:
+def is_noise(rows: Rows, entropy: Values) -> Signal:
     """Entropy is beyond that of any text."""
-    (entropy,) = rows.columns
     high = entropy > NOISE_NATS
     where = held(high, NOISE_ROWS) | (high & (np.arange(len(high)) == 0))
     tokens = np.exp(np.clip(entropy, 0.0, 20.0))

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnose.log.trailing import delayed, highest, last_where, trailing_mean
+from holdfast.diagnose.log.trailing import Values, delayed, highest, last_where, trailing_mean
 from holdfast.diagnose.rules._parts import NORM
 from holdfast.diagnose.rules.remedies import SMALLER_STEPS
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
-def explodes(rows: Rows) -> Signal | None:
+def explodes(rows: Rows, norm: Values) -> Signal | None:
     """The gradient norm is far above its usual value and above every earlier one. Norms of 0 are left out: without
     contrast there is no gradient."""
-    (norm,) = rows.columns
     known = norm[last_where(norm > 0)]
     usual = delayed(trailing_mean(known, USUAL_NORM_ROWS), 2)
     where = (norm > EXPLOSION_TIMES * usual) & (norm > ABOVE_LARGEST_TIMES * delayed(highest(norm), 2)) & (usual > 0)

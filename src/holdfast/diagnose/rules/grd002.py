@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.diagnose.log.trailing import held
+from holdfast.diagnose.log.trailing import Values, held
 from holdfast.diagnose.rules._parts import CLIPPED, LOG_RATIO, NORM, REWARD
 from holdfast.diagnose.rules._parts.reward import ROWS_TO_FORGET, did_no_harm
 from holdfast.diagnose.rules.remedies import advise
@@ -27,20 +27,18 @@ from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 SKIPPED = "grad/skipped_steps"
 
 
-def is_not_finite(rows: Rows) -> Signal:
+def is_not_finite(rows: Rows, values: Values) -> Signal:
     """The value is NaN or infinite. A trainer writes NaN as the reward if no rollout of the batch has one, which is not
     a fault. Weights that are NaN make every later value NaN, so finite ones show that the update was skipped."""
-    (values,) = rows.columns
     if rows.names == (REWARD,):
         return Signal(np.isinf(values), lambda: {REWARD: values})
     bad = ~np.isfinite(values)
     return Signal(bad, lambda: {rows.names[0]: values}, normal=~bad)
 
 
-def stays_not_finite(rows: Rows, *, at_first: bool) -> Signal:
+def stays_not_finite(rows: Rows, values: Values, *, at_first: bool) -> Signal:
     """The value has been NaN or infinite for three rows. With `at_first`, only where it always was; without it, only
     after finite values."""
-    (values,) = rows.columns
     bad = ~np.isfinite(values)
     never = np.cumsum(~bad) == 0
     return Signal(held(bad, ROWS_OF_NAN) & (never == at_first), lambda: {rows.names[0]: values}, normal=~bad)
@@ -50,9 +48,8 @@ ROWS_OF_NAN = 3
 """Consecutive rows without a finite value that such batches do not explain."""
 
 
-def skips(rows: Rows) -> Signal:
+def skips(rows: Rows, skipped: Values) -> Signal:
     """Optimizer steps were skipped."""
-    (skipped,) = rows.columns
     return Signal((skipped > 0) & np.isfinite(skipped), lambda: {SKIPPED: skipped}, normal=did_no_harm(rows))
 
 

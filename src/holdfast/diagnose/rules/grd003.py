@@ -34,9 +34,8 @@ EXCLUDED = "loss/excluded_fraction"
 WEIGHT = "loss/mean_weight"
 
 
-def nothing_is_left(rows: Rows, *, when: float) -> Signal:
+def nothing_is_left(rows: Rows, share: Values, *, when: float) -> Signal:
     """A remedy leaves out every sampled token of the batch, or gives each a weight of 0: the series is `when`."""
-    (share,) = rows.columns
     low, high = rows.latest(LOWEST), rows.latest(HIGHEST)
     return Signal(
         share == when,
@@ -58,9 +57,8 @@ def _why_left_out(settings: Mapping[str, object], low: float, high: float) -> st
     return f": every rollout has an invalid turn, and {VOID} drops it" if settings.get(f"{VOID}.on") else ""
 
 
-def is_cut(rows: Rows) -> Signal | None:
+def is_cut(rows: Rows, norm: Values) -> Signal | None:
     """The gradient is exactly 0 in batches whose groups differ."""
-    (norm,) = rows.columns
     zero = rows.is_zero(NORM)
     if not zero.any():
         return None

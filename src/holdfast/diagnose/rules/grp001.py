@@ -25,6 +25,7 @@ from holdfast.diagnose.log import Log, finite, has
 from holdfast.diagnose.log.collapse import MIN_FLAT_ROWS
 from holdfast.diagnose.log.trailing import (
     Truths,
+    Values,
     clear_break_in,
     highest,
     last_where,
@@ -48,11 +49,10 @@ from holdfast.diagnose.rules.remedies import CHECK_REWARD, Remedy, advise
 from holdfast.diagnose.rules.rule import Check, Ending, Hit, Left, Rows, Rule, Signal, falling, from_start
 
 
-def becomes_constant(rows: Rows) -> Signal:
+def becomes_constant(rows: Rows, reward: Values) -> Signal:
     """From one row on every rollout has the same low reward, for more rows than chance explains."""
     seen = break_of(rows)
     where = seen.suspected & is_unlikely(seen.stretch)
-    (reward,) = rows.columns
     then = last_where(where)
     half = (seen.level[then] + reward[then]) / 2
     return Signal(
@@ -69,13 +69,13 @@ def compares_in_groups(log: Log) -> bool:
     return log.settings.get("loss.advantage") not in ("reinforce", "gae")
 
 
-def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
+def never_differ(rows: Rows, *columns: Values, zero: bool, sure: bool) -> Signal:
     """Almost no group has had different rewards since the start.
 
     With `zero`, only rows up to which every reward was 0 count; without it, only the others. With `sure`, it takes
     enough rows to rule out chance; without it, the newest row decides.
     """
-    share = CONTRAST[rows.names](*rows.columns)
+    share = CONTRAST[rows.names](*columns)
     smooth = trailing_mean(share, ROWS)
     never = (smooth <= MIXED_NOW) & (highest(smooth) <= MIXED_EVER)
     reward = rows.latest(REWARD)
@@ -86,7 +86,7 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
         never &= are_enough(rows)
     else:
         never = np.full(len(never), never[-1])
-    evidence = dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: reward}
+    evidence = dict(zip(rows.names, columns, strict=True)) | {REWARD: reward}
     differs = highest(np.nan_to_num(reward, nan=-np.inf)) > lowest(np.nan_to_num(reward, nan=np.inf))
     alone = np.where(differs, BY_PROMPT, "")
     return Signal(
@@ -111,12 +111,12 @@ BY_PROMPT = (
 )
 
 
-def loses_contrast(rows: Rows, *, learned: bool) -> Signal:
+def loses_contrast(rows: Rows, *columns: Values, learned: bool) -> Signal:
     """Groups had different rewards, and for more rows than chance explains almost none has. With `learned`, only where
     all are correct, or the reward had risen before and is high; without it, only elsewhere. Where the reward is down,
     RWD001 says so.
     """
-    share = CONTRAST[rows.names](*rows.columns)
+    share = CONTRAST[rows.names](*columns)
     smooth = trailing_mean(share, ROWS)
     few = share <= MIXED_NOW
     seen = stretch_of(few, rows_since(~few))
@@ -129,7 +129,7 @@ def loses_contrast(rows: Rows, *, learned: bool) -> Signal:
     rose = has_risen(rows)[np.maximum(seen.begins - 1, 0)] & rows.where(REWARD, is_near_best) & ~low
     return Signal(
         where & ((correct | rose) == learned),
-        lambda: dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: level},
+        lambda: dict(zip(rows.names, columns, strict=True)) | {REWARD: level},
         lambda: {
             "since": rows.steps[seen.begins],
             "are": np.select([correct, incorrect], ["are all correct", "are all incorrect"], "have the same reward"),
@@ -145,10 +145,10 @@ CORRECT_REWARD = 0.9
 """Mean reward from which on groups without contrast are all correct. They are all incorrect below 1 minus that."""
 
 
-def seldom_differ(rows: Rows, *, teaches: bool) -> Signal:
+def seldom_differ(rows: Rows, *columns: Values, teaches: bool) -> Signal:
     """Few groups have had different rewards since the start, though more than almost none. Without `teaches`,
     where there is much to learn and the reward has not risen; with it, elsewhere."""
-    share = CONTRAST[rows.names](*rows.columns)
+    share = CONTRAST[rows.names](*columns)
     smooth, row = trailing_mean(share, LONG_ROWS), np.arange(len(share))
     so_far = np.cumsum(share) / (row + 1)
     where = (so_far <= MIXED_EVER) & (smooth > MIXED_NOW) & (row >= LONG_ROWS - 1)
@@ -165,10 +165,10 @@ def seldom_differ(rows: Rows, *, teaches: bool) -> Signal:
     )
 
 
-def equal_in_most(rows: Rows) -> Signal:
+def equal_in_most(rows: Rows, *columns: Values) -> Signal:
     """In half of the groups or more all rollouts have the same reward by now. The reward has not risen, and is no share
     that leaves little to gain."""
-    share = CONTRAST[rows.names](*rows.columns)
+    share = CONTRAST[rows.names](*columns)
     smooth = trailing_mean(share, LONG_ROWS)
     risen = has_risen(rows)
     top = np.where(highest(level := rows.latest(REWARD, partial(trailing_mean, window=LONG_ROWS))) > 1, np.inf, 1.0)
@@ -176,7 +176,7 @@ def equal_in_most(rows: Rows) -> Signal:
     where = (smooth <= HALF) & ~risen & (np.arange(len(share)) >= MIN_FLAT_ROWS - 1)
     return Signal(
         where,
-        lambda: dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: rows.latest(REWARD)},
+        lambda: dict(zip(rows.names, columns, strict=True)) | {REWARD: rows.latest(REWARD)},
         lambda: {"equal": 1 - smooth},
         normal=risen | (smooth > HALF),
         began=lambda row: clear_break_in(share, row),
@@ -189,11 +189,10 @@ HALF = 0.5
 """Share of the groups with different rewards below which most rollouts teach nothing."""
 
 
-def stands_still(rows: Rows, *, zero: bool, measured: bool) -> Signal:
+def stands_still(rows: Rows, reward: Values, *, zero: bool, measured: bool) -> Signal:
     """The mean reward is the same in every row, so rewards are equal. With `zero`, only where it is 0; without it, only
     elsewhere, and not where it is as high as it can be. With `measured`, only where the gradient is exactly 0, which
     proves it; without it, only where no gradient is logged."""
-    (reward,) = rows.columns
     same = (np.cumsum(reward != reward[0]) == 0) & (not rows.log.series[REWARD].rounded) & ~is_cut_off(rows)
     known = np.cumsum(~rows.is_zero(NORM)) == 0 if measured else np.isnan(rows.latest(NORM))
     enough = are_enough(rows) if measured else np.arange(len(reward)) >= LONG_ROWS - 1
@@ -205,9 +204,8 @@ def stands_still(rows: Rows, *, zero: bool, measured: bool) -> Signal:
     )
 
 
-def is_seldom_paid(rows: Rows) -> Signal:
+def is_seldom_paid(rows: Rows, reward: Values) -> Signal:
     """The mean reward is exactly 0 in most rows, so every rollout of those has reward 0; it has not risen."""
-    (reward,) = rows.columns
     paid, row = np.cumsum(reward != 0) / (np.arange(len(reward)) + 1), np.arange(len(reward))
     where = (paid <= MIXED_EVER) & (lowest(reward) >= 0) & (highest(reward) > 0) & (row >= MIN_FLAT_ROWS - 1)
     return Signal(

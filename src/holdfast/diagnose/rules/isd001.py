@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.log.trailing import held, trailing_lowest, trailing_mean
+from holdfast.diagnose.log.trailing import Values, held, trailing_lowest, trailing_mean
 from holdfast.diagnose.rules._parts import LOG_RATIO
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, preserve_likelihood
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
@@ -35,10 +35,9 @@ TO_SAMPLER = {"loss.old_policy": "sampler", "algorithm.rollout_correction.bypass
 """Settings of the local trainer and of verl under which ratios are to the sampler."""
 
 
-def drifts(rows: Rows) -> Signal | None:
+def drifts(rows: Rows, product: Values) -> Signal | None:
     """Rollouts become much less likely within the optimizer steps of one batch. While the reward falls, less is
     enough."""
-    (product,) = rows.columns
     smooth = trailing_mean(product, DRIFT_ROWS)
     worst = trailing_lowest(smooth, DRIFT_MEMORY_ROWS)
     far = (smooth < DRIFT_NATS) & held(product < DRIFT_NATS / 2, 3)  # not a single spike

@@ -48,9 +48,8 @@ ABOVE_SHARE = 0.8
 """Share of these rows that must be above the level: four of five."""
 
 
-def leaves_start(rows: Rows) -> Signal:
+def leaves_start(rows: Rows, kl: Values) -> Signal:
     """The KL stays far above that of the first rows, and the reward has not risen."""
-    (kl,) = rows.columns
     rise = kl - lowest(kl)[np.minimum(np.arange(len(kl)), ROWS - 1)]
     smooth, risen = trailing_mean(kl, ROWS), has_risen(rows)
     return Signal(
@@ -67,9 +66,8 @@ RISE_NATS = 1.0
 by 0.0005 to 0.3. At 1, the reference gives an average token a third of the probability that it gave at first."""
 
 
-def runs_away(rows: Rows) -> Signal:
+def runs_away(rows: Rows, kl: Values, reward: Values) -> Signal:
     """The KL is several times as high as when the reward was first near its best, and the reward falls."""
-    kl, reward = rows.columns
     smooth, mean_reward = trailing_mean(kl, ROWS), trailing_mean(reward, ROWS)
     best = highest(mean_reward)
     near = best - NEAR_BEST_SHARE * reward_range(best, lowest(reward))
@@ -87,9 +85,8 @@ RUNAWAY_NATS = 0.3
 """Nats per token. Below that the policy is still near its reference."""
 
 
-def drifts(rows: Rows) -> Signal:
+def drifts(rows: Rows, kl: Values) -> Signal:
     """The KL has risen far beyond its noise since the first rows, and the reward has not."""
-    (kl,) = rows.columns
     smooth, first, risen = trailing_mean(kl, LONG_ROWS), mean_at_first(kl, LONG_ROWS), has_risen(rows)
     change, error = trend(kl)
     further = (smooth - first > RUNAWAY_NATS) & (change > RUNAWAY_NATS) & (change > DRIFT_ERRORS * error)

@@ -10,16 +10,15 @@ Limitations: This is the weakest of the four LLD codes: a healthy plateau can lo
 
 from __future__ import annotations
 
-from holdfast.diagnose.log.trailing import delayed, highest, rows_since, trailing_mean
+from holdfast.diagnose.log.trailing import Values, delayed, highest, rows_since, trailing_mean
 from holdfast.diagnose.rules._parts.displacement import DISPLACEMENT, FAST_ROWS, SLOW_ROWS, displaces, smoothed
 from holdfast.diagnose.rules._parts.reward import long_not_preferred
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, preserve_likelihood
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
-def stagnates(rows: Rows) -> Signal:
+def stagnates(rows: Rows, change: Values, fraction: Values, likelihood: Values) -> Signal:
     """Updates lower the likelihood of correct rollouts, whose likelihood has stopped rising."""
-    change, fraction, likelihood = rows.columns
     smooth = trailing_mean(likelihood, FAST_ROWS)
     flat = rows_since(smooth > delayed(highest(smooth), 1)) >= FAST_ROWS
     where = displaces(change, fraction, likelihood) & flat & long_not_preferred(rows)

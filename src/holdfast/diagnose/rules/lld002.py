@@ -12,6 +12,7 @@ best value must both exceed their noise.
 
 from __future__ import annotations
 
+from holdfast.diagnose.log.trailing import Values
 from holdfast.diagnose.rules._parts.displacement import (
     DECAYED_SHARE,
     DISPLACEMENT,
@@ -31,9 +32,9 @@ from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, preserve_likel
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
-def decays(rows: Rows) -> Signal:
+def decays(rows: Rows, *columns: Values) -> Signal:
     """Correct rollouts lose likelihood steadily: by displacement, or by drift, which has no fraction of rollouts."""
-    change, *fraction, likelihood = rows.columns
+    change, *fraction, likelihood = columns
     lost = share_lost(likelihood)
     if fraction:
         where = displaces(change, fraction[0], likelihood) & long_not_preferred(rows)

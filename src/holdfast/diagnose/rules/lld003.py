@@ -48,9 +48,9 @@ ACCELERATION_TIMES = 2.0
 """Times the pace of the rows before."""
 
 
-def spirals(rows: Rows) -> Signal:
+def spirals(rows: Rows, *columns: Values) -> Signal:
     """The loss of likelihood accelerates: by displacement, or by drift."""
-    change, *fraction, likelihood = rows.columns
+    change, *fraction, likelihood = columns
     lost = share_lost(likelihood)
     where = accelerates(change, likelihood, 1.0 if fraction else DRIFT_SCALE) & (lost > FAST_DECAYED_SHARE)
     if fraction:

@@ -12,7 +12,7 @@ curves change too.
 from __future__ import annotations
 
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.log.trailing import highest, margin, trailing_mean
+from holdfast.diagnose.log.trailing import Values, highest, margin, trailing_mean
 from holdfast.diagnose.rules._parts.displacement import (
     DECAYED_SHARE,
     DISPLACEMENT,
@@ -29,9 +29,9 @@ from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, preserve_likel
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
-def first_action_falls_behind(rows: Rows) -> Signal:
+def first_action_falls_behind(rows: Rows, *columns: Values) -> Signal:
     """The first action of correct rollouts loses more likelihood than the second, and displacement shows it too."""
-    change, fraction, likelihood, first, second = rows.columns
+    change, fraction, likelihood, first, second = columns
     ahead = trailing_mean(first - second, SLOW_ROWS)
     behind = highest(ahead) - ahead
     smooth = trailing_mean(first, FAST_ROWS)

@@ -23,9 +23,8 @@ from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 
-def is_zero(rows: Rows) -> Signal | None:
+def is_zero(rows: Rows, rate: Values) -> Signal | None:
     """The learning rate has been 0 for five rows, and nothing shows that the weights change."""
-    (rate,) = rows.columns
     zero = rows.is_zero(RATE)
     if not zero.any():
         return None
@@ -54,10 +53,9 @@ ZERO_ROWS = 5
 """Consecutive rows. A warm-up begins with a row at 0, and a schedule ends with one."""
 
 
-def changes_nothing(rows: Rows) -> Signal:
+def changes_nothing(rows: Rows, kl: Values) -> Signal:
     """After 30 updates the policy still equals its reference, nothing is clipped, and the reward has not risen. A KL
     that is 0 in every row is not measured."""
-    (kl,) = rows.columns
     second_half = trailing_half_mean(kl)
     clipped = rows.latest(CLIPPED, highest)
     moved = (clipped > 0) | (policy_moved(rows) == 1) | has_risen(rows)

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnose.log.trailing import noise
+from holdfast.diagnose.log.trailing import Values, noise
 from holdfast.diagnose.rules._parts import CORRECT, ENTROPY, GAP, LENGTH, TRAINED
 from holdfast.diagnose.rules._parts.sampler import BACK_ROWS, SURPRISE, TRAINED_TIMES
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
-def trains_more_tokens(rows: Rows) -> Signal:
+def trains_more_tokens(rows: Rows, trained: Values, sampled: Values) -> Signal:
     """The loss has more tokens than the model sampled."""
-    trained, sampled = rows.columns
     more = trained - sampled
     where = (trained > TRAINED_TIMES * sampled) & (more > TRAINED_DEVIATIONS * noise(more, NOISE_ROWS))
     is_back = trained < (1 + TRAINED_TIMES) / 2 * sampled
@@ -36,13 +35,12 @@ TRAINED_DEVIATIONS = 4.0
 """Standard deviations of the difference: the two series may come from different rollouts."""
 
 
-def trains_foreign_tokens(rows: Rows) -> Signal:
+def trains_foreign_tokens(rows: Rows, correct: Values, incorrect: Values, entropy: Values) -> Signal:
     """Tokens that a policy sampled surprise it by its entropy on average. Tokens it was given surprise it by more.
 
     Tokens of another sampler do too, but then the sampler's log-probs show it. For tokens that were given, the sampler
     has no log-probs, so the gap is as large as the surprise itself.
     """
-    correct, incorrect, entropy = rows.columns
     excess = -np.maximum(correct, incorrect) - entropy
     where = (excess > FOREIGN_NATS) & ~(rows.latest(GAP) < EXPLAINED_SHARE * excess)
     return Signal(where, lambda: {CORRECT: correct, ENTROPY: entropy}, normal=excess < FOREIGN_NATS / 2)

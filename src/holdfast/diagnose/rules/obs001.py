@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.log.trailing import Values
 from holdfast.diagnose.rules._parts import CORRECT, INCORRECT, MIXED, K
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
@@ -23,9 +24,8 @@ def is_observed(log: Log) -> bool:
     return log.host == "trl" and K in log.series
 
 
-def is_one_sided(rows: Rows) -> Signal:
+def is_one_sided(rows: Rows, _: Values, mixed: Values) -> Signal:
     """Rewards differ within groups, and yet all rollouts count as correct, or all as incorrect."""
-    _, mixed = rows.columns
     differ = mixed > 0
     with_correct, with_incorrect = (
         np.isin(rows.steps, part.steps if (part := rows.log.series.get(name)) is not None else ())

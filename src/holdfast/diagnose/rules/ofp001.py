@@ -34,9 +34,8 @@ from holdfast.diagnose.rules.remedies import FRESHER, TO_SAMPLER, advise
 from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal, falling
 
 
-def grows_stale(rows: Rows) -> Signal | None:
+def grows_stale(rows: Rows, age: Values) -> Signal | None:
     """Rollouts are old, or older than at the start, and more tokens are clipped or the reward falls."""
-    (age,) = rows.columns
     now, usual = trailing_mean(age, ROWS), usual_before(age)
     older = (now > usual + STALE_RISE) & (now > STALE_TIMES * usual)
     if not (older | (now > STALE)).any():
@@ -65,10 +64,9 @@ CLIPPED_TIMES, CLIPPED_SHARE = 3.0, 0.01
 """Times the usual share of clipped tokens, and the share that it must reach, if rollouts are known to be stale."""
 
 
-def clips_more(rows: Rows) -> Signal | None:
+def clips_more(rows: Rows, clipped: Values, reward: Values) -> Signal | None:
     """Many times the share of tokens is clipped that was usual at first, and several times that when the reward was
     best; and the reward has dropped since."""
-    clipped, reward = rows.columns
     more = _clips(clipped, ALONE_TIMES, ALONE_SHARE)
     if not more.any():
         return None

@@ -19,6 +19,7 @@ from functools import partial
 import numpy as np
 
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.log.trailing import Values
 from holdfast.diagnose.rules._parts import MIXED, K
 from holdfast.diagnose.rules._parts.moves import policy_moved
 from holdfast.diagnose.rules.remedies import advise
@@ -34,7 +35,7 @@ def has_penalty(log: Log) -> bool:
     return ACTIVE in log.series or TERM in log.series
 
 
-def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
+def zero_since_start(rows: Rows, *columns: Values, several: bool) -> Signal | None:
     """The penalty has been 0 in every row so far. None if it is positive in the first row.
 
     `several` chooses rows with several optimizer steps per batch; otherwise rows with one, or with an unknown number.
@@ -46,7 +47,7 @@ def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
     A row is a rollout batch (`diagnose.log.batches`), or several of them. A row without preserved tokens, or without
     contrast in its groups, does not count.
     """
-    value, *preserved = rows.columns
+    value, *preserved = columns
     if not rows.is_zero(rows.names[0])[0]:
         return None
     steps = rows.latest(K)

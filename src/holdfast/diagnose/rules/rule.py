@@ -106,6 +106,9 @@ class Signal:
     both are the same, or `Check.rows_running` says how many rows it takes."""
 
 
+Condition = Callable[..., Signal | None]
+"""(rows, their columns) -> which of them show something. None, to save arithmetic, if no row can."""
+
 Kind = Literal["logged cause", "likely cause", "symptom", "from the start"]
 """A logged cause is a setting, or a series that measures the cause itself. A likely cause is inferred. A symptom is
 what a run shows whatever the cause. What is so from the start explains nothing that changed later."""
@@ -152,8 +155,8 @@ class Check:
 
     series: tuple[str, ...]
     """A row is a step at which all of these are logged."""
-    signal: Callable[[Rows], Signal | None]
-    """Which rows show it. None, to save arithmetic, if no row can."""
+    signal: Condition
+    """Which rows show it."""
     message: str
     """What happened, in one sentence. Fields in braces are filled with the evidence and values of the row."""
     min_rows: int = 1
@@ -183,7 +186,7 @@ class Check:
         rows = rows_of(log if ends is None else log.until(ends - 1), self.series, raw=raw)
         if not len(rows.steps):
             return None
-        signal = self.signal(rows)
+        signal = self.signal(rows, *rows.columns)
         if signal is None:
             return None
         where = signal.where

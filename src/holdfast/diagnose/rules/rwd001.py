@@ -36,7 +36,7 @@ ROWS_TO_DECIDE = 8
 """Rows without contrast after which a break is either found or ruled out."""
 
 
-def falls(rows: Rows, *, at_once: bool) -> Signal:
+def falls(rows: Rows, _: Values, *, at_once: bool) -> Signal:
     """The reward is down (`diagnose.log.collapse`). With `at_once`, only where it broke while the rollouts stayed as
     they were; without it, only elsewhere.
     """

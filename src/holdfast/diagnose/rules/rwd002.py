@@ -10,7 +10,7 @@ Limitations: The rule needs the share of answered rollouts, or a score besides t
 from __future__ import annotations
 
 from holdfast.diagnose.log import Log, has
-from holdfast.diagnose.log.trailing import highest, margin, trailing_mean
+from holdfast.diagnose.log.trailing import Values, highest, margin, trailing_mean
 from holdfast.diagnose.rules._parts import ANSWERED, EM, REWARD
 from holdfast.diagnose.rules._parts.functions import functions_of
 from holdfast.diagnose.rules._parts.reward import may_lose
@@ -18,9 +18,8 @@ from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
-def answers_less(rows: Rows) -> Signal:
+def answers_less(rows: Rows, answered: Values, reward: Values) -> Signal:
     """Fewer answers, while the reward holds."""
-    answered, reward = rows.columns
     smooth, mean_reward = trailing_mean(answered, ROWS), trailing_mean(reward, ROWS)
     holds = highest(mean_reward) - mean_reward <= may_lose(reward) + margin(reward, ROWS, ANSWERED_ERRORS)
     drop = highest(smooth) - smooth
@@ -37,9 +36,8 @@ ANSWERED_DECREASE = 0.25
 ANSWERED_ERRORS = 2.0
 
 
-def is_paid_for_silence(rows: Rows) -> Signal:
+def is_paid_for_silence(rows: Rows, correct: Values, reward: Values) -> Signal:
     """Fewer correct answers, while the reward holds."""
-    correct, reward = rows.columns
     smooth, mean_reward = trailing_mean(correct, ROWS), trailing_mean(reward, ROWS)
     drop = highest(smooth) - smooth
     fewer = (drop > CORRECT_LOST_SHARE * highest(smooth)) & (drop > margin(correct, ROWS, CORRECT_ERRORS))

@@ -39,13 +39,12 @@ from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
-def trade_places(rows: Rows, *, form: bool) -> Signal | None:
+def trade_places(rows: Rows, reward: Values, *, form: bool) -> Signal | None:
     """A function has fallen and the reward has not: another function has risen since the first was at its best, or
     others are so much of the reward that it has lost less.
 
     With `form`, only functions that are named after form may be the falling one; without it, only the others.
     """
-    (reward,) = rows.columns
     known = {name: column for name in functions_of(rows.log) if not np.isnan(column := rows.latest(name)).any()}
     names, here = list(known), np.arange(len(reward))
     if len(names) < 2 or not any(bool(FORM.search(name)) == form for name in names):
@@ -98,7 +97,7 @@ RISE_ERRORS = 4.0
 """Standard errors by which another function has risen since then."""
 
 
-def slips_behind(rows: Rows) -> Signal | None:
+def slips_behind(rows: Rows, reward: Values) -> Signal | None:
     """A function that is not named after form has declined by a fifth, though the reward has risen by another."""
     known = {name: column for name in functions_of(rows.log) if not np.isnan(column := rows.latest(name)).any()}
     names = [name for name in known if not FORM.search(name)]
@@ -110,7 +109,7 @@ def slips_behind(rows: Rows) -> Signal | None:
     which = slips.argmax(axis=0)
     return Signal(
         slips.any(axis=0) & risen,
-        lambda: {REWARD: trailing_mean(rows.columns[0], ROWS)},
+        lambda: {REWARD: trailing_mean(reward, ROWS)},
         lambda: {
             "falling": np.array([plain_name(name) for name in names])[which],
             "now": smooth[which, here],

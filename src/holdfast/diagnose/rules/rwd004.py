@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from holdfast.diagnose.log import reward_curve
 from holdfast.diagnose.log.collapse import TREND_ERRORS, course_of, is_flat
+from holdfast.diagnose.log.trailing import Values
 from holdfast.diagnose.rules._parts import REWARD
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, in_newest
 
 
-def never_rose(rows: Rows) -> Signal | None:
+def never_rose(rows: Rows, _: Values) -> Signal | None:
     """So far the reward is flat (`holdfast.diagnose.log.collapse.is_flat`). The newest row decides."""
     curve = reward_curve(rows.log, REWARD)
     assert curve is not None

@@ -15,6 +15,7 @@ import re
 import numpy as np
 
 from holdfast.diagnose.log import finite
+from holdfast.diagnose.log.trailing import Values
 from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules._parts import REWARD
 from holdfast.diagnose.rules._parts.functions import functions_of, has_functions, plain_name
@@ -22,7 +23,7 @@ from holdfast.diagnose.rules.remedies import CHECK_REWARD
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 
-def never_earned(rows: Rows) -> Signal | None:
+def never_earned(rows: Rows, _: Values) -> Signal | None:
     """A reward function has given every rollout 0 so far. The newest row decides."""
     known = {name: finite(rows.log.series[name]).values for name in functions_of(rows.log) if not PENALTY.search(name)}
     zero = [name for name, values in known.items() if len(values) >= LONG_ROWS and not values.any()]

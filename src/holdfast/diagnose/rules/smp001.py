@@ -24,7 +24,7 @@ import numpy as np
 
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.log.trailing import Truths, held, highest, lowest, margin, rows_since, trailing_mean
+from holdfast.diagnose.log.trailing import Truths, Values, held, highest, lowest, margin, rows_since, trailing_mean
 from holdfast.diagnose.rules._parts import ENTROPY, GAP, REWARD
 from holdfast.diagnose.rules._parts.sampler import BACK_ROWS, MEASURES, SURPRISE, Measure, of_sampled
 from holdfast.diagnose.rules.remedies import OUR_BUG, Remedy, advise, is_truncated
@@ -36,16 +36,14 @@ CENTRED = "loss/score_centering"
 TAIL = "advantage/tail_mean"
 
 
-def is_broken(rows: Rows, *, measure: Measure) -> Signal:
+def is_broken(rows: Rows, gap: Values, *, measure: Measure) -> Signal:
     """Since the first row, the mismatch is far above rounding."""
-    (gap,) = rows.columns
     high = gap > measure.broken
     return Signal(np.cumsum(~high) == 0, lambda: {measure.series: gap}, normal=~high)
 
 
-def differs(rows: Rows) -> Signal:
+def differs(rows: Rows, gap: Values) -> Signal:
     """The log-probs of sampler and trainer differ by more than truncation explains."""
-    (gap,) = rows.columns
     mass = np.nan_to_num(rows.latest(MASS), nan=1.0)
     explained = TRUNCATION_TIMES * -np.log(np.clip(mass, 1e-6, 1.0))
     beyond = np.where(gap > 0, np.maximum(gap - explained, 0.0), -gap)
@@ -58,10 +56,9 @@ TRUNCATION_TIMES = 1.6
 """The mean of -log mass over tokens is up to this many times -log of the mean mass."""
 
 
-def becomes_broken(rows: Rows, *, level: float) -> Signal:
+def becomes_broken(rows: Rows, gap: Values, *, level: float) -> Signal:
     """The mismatch is far above rounding from a later row on, in two rows or once by far, and was so before the reward
     fell. What comes later may be the policy: one that breaks samples unlikely tokens, on which engines differ most."""
-    (gap,) = rows.columns
     size = np.abs(gap)
     high = size > level
     since = np.arange(len(size)) - rows_since(~high)
@@ -88,12 +85,12 @@ def unmasked(rows: Rows) -> Truths:
     return np.isnan(rows.latest(MASKED)) & np.isnan(rows.latest(CENTRED))
 
 
-def leaks_into_tail(rows: Rows) -> Signal:
+def leaks_into_tail(rows: Rows, *columns: Values) -> Signal:
     """Both the cause and its effect: a negative advantage in the tail, and a shrinking mass.
 
     Advantages that are not divided by their standard deviation are smaller, and are found later or never.
     """
-    advantage, mass = (trailing_mean(column, LEAK_ROWS) for column in rows.columns)
+    advantage, mass = (trailing_mean(column, LEAK_ROWS) for column in columns)
     lost = highest(mass) - mass
     where = (advantage < LEAK_ADVANTAGE) & (lost > LEAK_MASS) & unmasked(rows)
     return Signal(
@@ -109,9 +106,8 @@ LEAK_MASS = 0.01
 """Mass lost since its highest value. A policy that sharpens gains mass."""
 
 
-def truncates_much(rows: Rows) -> Signal:
+def truncates_much(rows: Rows, mass: Values) -> Signal:
     """The sampling mask leaves out a quarter of the probability mass or more."""
-    (mass,) = rows.columns
     smooth = trailing_mean(mass, MASS_ROWS)
     return Signal((smooth < MIN_MASS) & unmasked(rows), lambda: {MASS: smooth}, normal=smooth > (1 + MIN_MASS) / 2)
 
@@ -121,13 +117,12 @@ MIN_MASS = 0.75
 MASS_ROWS = 3
 
 
-def samples_unlikely_tokens(rows: Rows) -> Signal:
+def samples_unlikely_tokens(rows: Rows, correct: Values, incorrect: Values, entropy: Values, reward: Values) -> Signal:
     """Without the sampler's log-probs: the tokens that a policy samples surprise it by its entropy on average.
 
     The mean over all rollouts is computed from the means of correct and of incorrect rollouts, weighted by the reward.
     So the reward has to be between 0 and 1.
     """
-    correct, incorrect, entropy, reward = rows.columns
     is_share = (lowest(reward) >= 0) & (highest(reward) <= 1)
     excess = -(reward * correct + (1 - reward) * incorrect) - entropy
     smooth = trailing_mean(excess, UNLIKELY_ROWS)

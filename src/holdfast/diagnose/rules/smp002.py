@@ -18,16 +18,15 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.diagnose.log.trailing import highest, trailing_mean
+from holdfast.diagnose.log.trailing import Values, highest, trailing_mean
 from holdfast.diagnose.rules._parts import IMPORTANCE_RATIO, LENGTH
 from holdfast.diagnose.rules._parts.sampler import MEASURES, MIN_ROWS, grows, samples_elsewhere, times_usual
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal
 
 
-def loses_weight(rows: Rows) -> Signal:
+def loses_weight(rows: Rows, ratio: Values) -> Signal:
     """The mean importance ratio of the sampler was near 1, and is far below, while rollouts kept their length."""
-    (ratio,) = rows.columns
     mean = trailing_mean(ratio, RATIO_ROWS)
     longer = rows.latest(LENGTH, lambda values: times_usual(trailing_mean(values, RATIO_ROWS)))
     was_near = highest(np.where(np.arange(len(ratio)) > 0, mean, ratio)) >= FIRST_RATIO

@@ -23,15 +23,14 @@ from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal
 
 
-def grows_with_updates(rows: Rows, *, grown: float, is_kl: bool) -> Signal:
+def grows_with_updates(rows: Rows, gap: Values, *, grown: float, is_kl: bool) -> Signal:
     """Since the first update, the mismatch has grown in a straight line over the sum of the learning rates."""
-    (gap,) = rows.columns
     rate = rows.latest(RATE)
     moved = np.cumsum(np.where(np.isfinite(rate) & (rate > 0), rate, 0.0))
     distance = np.sqrt(np.maximum(gap, 0.0)) if is_kl else gap
     by_rows, by_rate = (explained(x, distance) > STRAIGHT for x in (np.arange(len(gap), dtype=float), moved))
     straight = np.where(moved > 0, by_rate, by_rows)
-    growth = grows(rows, grown=grown, times=OF_FIRST_TIMES ** (2 if is_kl else 1))
+    growth = grows(rows, gap, grown=grown, times=OF_FIRST_TIMES ** (2 if is_kl else 1))
     return replace(growth, where=growth.where & straight)
 
 

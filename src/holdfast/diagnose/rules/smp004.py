@@ -11,7 +11,9 @@ share small. Unless the reward falls, this is therefore a note.
 
 from __future__ import annotations
 
-from holdfast.diagnose.log.trailing import mean_at_first, trailing_mean
+from functools import partial
+
+from holdfast.diagnose.log.trailing import Values, mean_at_first, trailing_mean
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import COLLAPSING, Check, Rows, Rule, Signal, falling
 
@@ -22,9 +24,8 @@ _MESSAGE = (
 )
 
 
-def few_are_left(rows: Rows, *, harmful: bool) -> Signal:
+def few_are_left(rows: Rows, share: Values, *, harmful: bool) -> Signal:
     """The effective sample size is below a half; if `harmful`, while the reward falls."""
-    (share,) = rows.columns
     smooth = trailing_mean(share, ROWS)
     low = smooth < LOW
     return Signal(
@@ -50,14 +51,14 @@ RULE = Rule(
     checks=(
         Check(
             series=(ESS,),
-            signal=lambda rows: few_are_left(rows, harmful=True),
+            signal=partial(few_are_left, harmful=True),
             message=f"{_MESSAGE}, and the reward falls.",
             min_rows=ROWS,
             look_at=(ESS, "rollout/staleness", "reward/mean"),
         ),
         Check(
             series=(ESS,),
-            signal=lambda rows: few_are_left(rows, harmful=False),
+            signal=partial(few_are_left, harmful=False),
             message=f"{_MESSAGE}.",
             min_rows=ROWS,
             level="note",

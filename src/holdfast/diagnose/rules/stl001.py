@@ -99,7 +99,7 @@ EVALUATION, EXTREMES = ("eval/", "eval_"), ("max", "min")
 """Beginnings of evaluations' names; and ends of those of extremes, which often are all the same."""
 
 
-def stands_still(rows: Rows) -> Signal | None:
+def stands_still(rows: Rows, _: Values) -> Signal | None:
     """Series that stand still by now, where the reward has not risen."""
     if has_risen(rows)[-1]:
         return None
@@ -114,7 +114,7 @@ def stands_still(rows: Rows) -> Signal | None:
     return in_newest(rows, values, {"named": named}, int(np.searchsorted(rows.steps, min(steps.values()))))
 
 
-def stood_still(rows: Rows) -> Signal | None:
+def stood_still(rows: Rows, _: Values) -> Signal | None:
     """Series that never moved, where the reward has not risen."""
     if has_risen(rows)[-1]:
         return None

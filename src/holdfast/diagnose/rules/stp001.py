@@ -18,7 +18,6 @@ reports nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -59,16 +58,16 @@ from holdfast.diagnose.rules._parts.reward import (
 )
 from holdfast.diagnose.rules._parts.tools import MAX_EMPTY_FRACTION, MAX_FAILED_FRACTION
 from holdfast.diagnose.rules.remedies import SMALLER_STEPS
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
+from holdfast.diagnose.rules.rule import Check, Condition, Rows, Rule, Signal, falling
 
 DISPLACEMENT = "displacement/correct"
 
 
-def from_first_update(signal: Callable[[Rows], Signal | None]) -> Callable[[Rows], Signal | None]:
+def from_first_update(signal: Condition) -> Condition:
     """The signal without rows up to which the learning rate was exactly 0, where no step can be too large."""
 
-    def found(rows: Rows) -> Signal | None:
-        made = signal(rows)
+    def found(rows: Rows, *columns: Values) -> Signal | None:
+        made = signal(rows, *columns)
         return made and replace(made, where=made.where & (np.cumsum(~rows.is_zero(RATE)) > 0))
 
     return found
@@ -88,9 +87,8 @@ UNUSUAL_TIMES = 8.0
 """Times the usual size of an update."""
 
 
-def lowers_likelihood_at_once(rows: Rows) -> Signal:
+def lowers_likelihood_at_once(rows: Rows, change: Values, likelihood: Values) -> Signal:
     """One update lowers the likelihood of correct rollouts much more than those before it."""
-    change, likelihood = rows.columns
     at_first = (-change > FIRST_JUMP_NATS) & (np.arange(len(change)) < MIN_ROWS)
     where = (at_first | ((-change > JUMP_NATS) & unusual(change))) & (-change > JUMP_SHARE * -likelihood)
     return Signal(
@@ -110,9 +108,8 @@ JUMP_SHARE = 0.15
 """The same as a share of their log-likelihood."""
 
 
-def ratio_falls_at_once(rows: Rows) -> Signal:
+def ratio_falls_at_once(rows: Rows, product: Values, length: Values) -> Signal:
     """The ratio per token falls suddenly, or is low from the first rows on."""
-    product, length = rows.columns
     per_token = product / np.maximum(length, 1.0)
     at_first = held(per_token < FIRST_RATIO_JUMP_NATS, 2) & (np.arange(len(per_token)) < FIRST_ROWS)
     where = at_first | ((per_token < RATIO_JUMP_NATS) & unusual(per_token))
@@ -132,9 +129,8 @@ FIRST_RATIO_JUMP_NATS = -0.06
 FIRST_ROWS = 5
 
 
-def clips_much(rows: Rows) -> Signal | None:
+def clips_much(rows: Rows, clipped: Values, reward: Values) -> Signal | None:
     """One update clips many tokens, either suddenly or while the reward falls."""
-    clipped, reward = rows.columns
     before = delayed(highest(clipped), 1)
     if not (clipped > CLIPPED_FRACTION).any():
         return None
@@ -152,9 +148,8 @@ CLIPPED_TIMES = 2.0
 """Times the largest share before."""
 
 
-def breaks_at_once(rows: Rows) -> Signal | None:
+def breaks_at_once(rows: Rows, reward: Values, entropy: Values) -> Signal | None:
     """Within three rows the reward loses half of its range, and entropy or the share of clipped tokens jumps."""
-    reward, entropy = rows.columns
     mean_reward, mean_entropy = (usual_before(column) for column in (reward, entropy))
     lost = mean_reward - trailing_mean(reward, 2)
     by_chance, more = (delayed(margin(column, 2, BREAK_ERRORS), BREAK_ROWS) for column in (reward, entropy))
@@ -233,9 +228,8 @@ def searches_work(rows: Rows) -> Truths:
     return ~((rows.latest(FAILED_SEARCHES) > MAX_FAILED_FRACTION) | (rows.latest(EMPTY_SEARCHES) > MAX_EMPTY_FRACTION))
 
 
-def breaks_at_first(rows: Rows) -> Signal:
+def breaks_at_first(rows: Rows, reward: Values) -> Signal:
     """The reward is gone in one of the first rows and in the next, and the policy has changed."""
-    (reward,) = rows.columns
     row = np.arange(len(reward))
     first = delayed(trailing_mean(reward, EARLY_ROWS), 2)  # the mean of all rows before the last two
     before = np.maximum(row - 1, 1)  # rows; the noise is that of a difference between their mean and that of two rows
@@ -277,9 +271,8 @@ def most_times_first(values: Values) -> Values:
     return trailing_highest(np.maximum(times, 1 / times), BREAK_ROWS)
 
 
-def leaps_away(rows: Rows) -> Signal:
+def leaps_away(rows: Rows, kl: Values) -> Signal:
     """The KL is far above that of the first row within the first rows, and stays there."""
-    (kl,) = rows.columns
     far = (kl - kl[0] > LEAP_NATS) & (np.arange(len(kl)) > 0)
     where = held(far, BREAK_ROWS) & (np.arange(len(kl)) < EARLY_ROWS + BREAK_ROWS - 1)
     return Signal(where, lambda: {KL: kl}, lambda: {"first": np.full(len(kl), kl[0])}, normal=has_risen(rows) & ~far)

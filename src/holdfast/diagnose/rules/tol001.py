@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from holdfast.diagnose.log import Log, has
-from holdfast.diagnose.log.trailing import break_in, delayed, highest, last_where, lowest, margin, trailing_mean
+from holdfast.diagnose.log.trailing import Values, break_in, delayed, highest, last_where, lowest, margin, trailing_mean
 from holdfast.diagnose.rules._parts import CALLS, REWARD, TURNS
 from holdfast.diagnose.rules._parts.tools import ONE_TURN, USED_TURNS
 from holdfast.diagnose.rules.remedies import advise
@@ -30,12 +30,11 @@ def takes_turns(log: Log) -> bool:
     return log.host == "holdfast" or any(has(log, name) for name in (CALLS, TURNS, EVALUATED))
 
 
-def stops(rows: Rows, *, pays: bool) -> Signal | None:
+def stops(rows: Rows, column: Values, *, pays: bool) -> Signal | None:
     """Calls per rollout, or turns above the least, fall to a tenth of an established use.
 
     With `pays`, only where the reward has risen since half of the use was gone; without it, only elsewhere.
     """
-    (column,) = rows.columns
     is_turns = rows.names == (TURNS,)
     use = column - ONE_TURN.get(rows.log.host, 1.0) if is_turns else column
     enough = USED_TURNS if is_turns else USED_CALLS
@@ -76,9 +75,8 @@ RISE_ERRORS = 3.0
 """Standard errors by which the reward has risen since half of the use was gone. Then the tool may not be needed."""
 
 
-def is_never_called(rows: Rows) -> Signal:
+def is_never_called(rows: Rows, calls: Values) -> Signal:
     """Hardly any rollout has called the tool since the log began."""
-    (calls,) = rows.columns
     mean = trailing_mean(calls, LONG_ROWS)
     never = highest(mean) < MIN_CALLS
     enough = np.arange(len(calls)) >= LONG_ROWS - 1
@@ -89,9 +87,8 @@ MIN_CALLS = 0.01
 """Calls per rollout below which a tool is as good as never called."""
 
 
-def stops_in_evaluations(rows: Rows) -> Signal:
+def stops_in_evaluations(rows: Rows, calls: Values) -> Signal:
     """A tenth of the fewest calls in the evaluations before. Each is a mean of many rollouts, so a few are enough."""
-    (calls,) = rows.columns
     before = delayed(lowest(calls), 1)
     few = (calls <= LEFT_SHARE * before) & (before >= USED_CALLS)
     back = calls >= 3 * LEFT_SHARE * highest(calls)

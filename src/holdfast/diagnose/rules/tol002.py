@@ -36,9 +36,8 @@ from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 FAILED = "rollout/failed_call_fraction"
 
 
-def fails_more(rows: Rows) -> Signal:
+def fails_more(rows: Rows, share: Values) -> Signal:
     """More and more calls fail."""
-    (share,) = rows.columns
     low, where = lowest(trailing_mean(share, ROWS)), np.zeros(len(share), bool)
     for window, enough in FAILED_SHARES.items():
         mean = trailing_mean(share, window)
@@ -69,11 +68,10 @@ RISE_OF_FAILURES_ERRORS = 5.0
 """Standard errors, as many as a fall of the reward takes."""
 
 
-def results_are_missing(rows: Rows) -> Signal:
+def results_are_missing(rows: Rows, length: Values, turns: Values, reward: Values) -> Signal:
     """Rollouts become far shorter from one row to the next and earn less, although the agent takes as many turns. A
     length that counts observations shows so that the tool returns little or nothing."""
-    length, turns, reward = rows.columns
-    usual, taken, earned = (delayed(trailing_mean(column, ROWS), 2) for column in rows.columns)
+    usual, taken, earned = (delayed(trailing_mean(column, ROWS), 2) for column in (length, turns, reward))
     calls = taken - ONE_TURN.get(rows.log.host, 1.0)
     short = held(length < SHORT_SHARE * usual, 2) & (delayed(length, 2) > SHORT_SHARE * usual)
     alike = held(np.abs(turns - taken) < SAME_TURNS_SHARE * calls, 2) & (calls > USED_TURNS)
@@ -103,9 +101,8 @@ def _logits(share: Values) -> Values:
     return np.asarray(np.log(share / (1 - share)))
 
 
-def always_fails(rows: Rows) -> Signal:
+def always_fails(rows: Rows, share: Values) -> Signal:
     """Nearly every call has failed since the log began."""
-    (share,) = rows.columns
     often = share > ALWAYS_FAILED
     since = np.cumsum(~often) == 0
     return Signal(

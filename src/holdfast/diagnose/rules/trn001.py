@@ -38,11 +38,10 @@ from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 
-def all_are_truncated(rows: Rows, *, at_first: bool) -> Signal:
+def all_are_truncated(rows: Rows, share: Values, *, at_first: bool) -> Signal:
     """As good as all are truncated for some rows, and the reward has not risen. With `at_first`, only since the first
     row; without it, only since a later one, and not where RWD001 says that the reward is down, which rambling follows.
     """
-    (share,) = rows.columns
     row, risen = np.arange(len(share)), more_is_earned(rows)
     running = rows_since(share < ALL_TRUNCATED)
     silent = np.zeros(len(share), bool) if at_first else is_down(rows)
@@ -64,15 +63,13 @@ ROWS_WITHOUT_CONTRAST = 3
 MIN_MIXED = 0.05
 
 
-def many_are_truncated(rows: Rows) -> Signal:
+def many_are_truncated(rows: Rows, share: Values) -> Signal:
     """Half or more are truncated since the first row."""
-    (share,) = rows.columns
     return Signal(np.cumsum(share < MUCH_FRACTION) == 0, lambda: {TRUNCATED: share}, normal=share < MUCH_FRACTION)
 
 
-def truncation_limits_reward(rows: Rows) -> Signal:
+def truncation_limits_reward(rows: Rows, share: Values, reward: Values) -> Signal:
     """Most are truncated since the first row. The reward does not rise, or exceed what the other rollouts can earn."""
-    share, reward = rows.columns
     smooth, mean_reward = trailing_mean(share, REWARD_ROWS), trailing_mean(reward, REWARD_ROWS)
     top = np.maximum(highest(reward), 1.0)
     limited = mean_reward <= (1 - smooth + EARNED_BY_TRUNCATED) * top
@@ -93,9 +90,8 @@ EARNED_BY_TRUNCATED = 0.05
 costs them little. The highest possible reward is 1, or the highest mean so far if that is more."""
 
 
-def half_are_truncated(rows: Rows) -> Signal:
+def half_are_truncated(rows: Rows, share: Values, reward: Values) -> Signal:
     """Half or more are truncated by now, and the reward is low and has not risen since the log began."""
-    share, reward = rows.columns
     smooth, risen = trailing_mean(share, LATE_ROWS), more_is_earned(rows)
     return Signal(
         (smooth >= MUCH_FRACTION) & is_low(reward, LATE_ROWS) & ~risen,
@@ -109,10 +105,10 @@ LATE_ROWS = 20
 """Rows in the mean of the truncated share, where half are truncated by now."""
 
 
-def grow_without_reward(rows: Rows) -> Signal:
+def grow_without_reward(rows: Rows, *columns: Values) -> Signal:
     """Rollouts grow because advantages prefer long ones."""
-    advantage, length = (trailing_mean(column, GROWTH_ROWS) for column in rows.columns)
-    advantage_margin, length_margin = (margin(column, GROWTH_ROWS, RISE_ERRORS) for column in rows.columns)
+    advantage, length = (trailing_mean(column, GROWTH_ROWS) for column in columns)
+    advantage_margin, length_margin = (margin(column, GROWTH_ROWS, RISE_ERRORS) for column in columns)
     grown = length - lowest(length)
     where = (advantage > GROWTH_ADVANTAGE) & (advantage > advantage_margin)
     rises = reward_rises(rows)
@@ -135,10 +131,9 @@ LENGTH_RISE = 0.03
 """Growth of rollouts, as a share of their length."""
 
 
-def more_are_truncated(rows: Rows, *, costs: bool) -> Signal | None:
+def more_are_truncated(rows: Rows, share: Values, *, costs: bool) -> Signal | None:
     """The truncated fraction rises, and the reward does not rise with it. With `costs`, only where the reward has
     dropped, as far as it is logged."""
-    (share,) = rows.columns
     smooth = trailing_mean(share, TRUNCATED_ROWS)
     low = lowest(smooth)
     rise = smooth - low

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.diagnose.log.trailing import margin, mean_at_first, trailing_mean
+from holdfast.diagnose.log.trailing import Values, margin, mean_at_first, trailing_mean
 from holdfast.diagnose.rules._parts import LENGTH, REWARD
 from holdfast.diagnose.rules._parts.functions import more_is_earned
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
-def grow_for_nothing(rows: Rows) -> Signal:
+def grow_for_nothing(rows: Rows, length: Values) -> Signal:
     """Rollouts are by now twice as long as in the first rows, and the reward has not risen since. The newest row
     decides."""
-    (length,) = rows.columns
     smooth, first = trailing_mean(length, COST_ROWS), mean_at_first(length, COST_ROWS)
     grown = (smooth >= COST_TIMES * first) & (smooth - first > margin(length, COST_ROWS, RISE_ERRORS))
     newest = np.arange(len(length)) == len(length) - 1

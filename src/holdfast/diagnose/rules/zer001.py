@@ -20,7 +20,7 @@ from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 
-def are_normal(rows: Rows) -> Signal:
+def are_normal(rows: Rows, _: Values) -> Signal:
     """The log has zeros with a harmless reason. This concerns the whole log, so it is reported at the first row."""
     parts = {name: rows.latest(name) for name in (LOSS, CLIPPED, KL)}
     reasons = [text for name, text in ZEROS.items() if is_zero(name, parts[name])]

@@ -39,9 +39,8 @@ class Measure:
     """For the messages: what differs, and by how much."""
 
 
-def grows(rows: Rows, *, grown: float, times: float) -> Signal:
+def grows(rows: Rows, gap: Values, *, grown: float, times: float) -> Signal:
     """The mismatch is several times what it was when the run began, and a higher entropy does not explain it."""
-    (gap,) = rows.columns
     usual = usual_before(gap)
     more_entropy = np.fmax(rows.latest(ENTROPY, times_usual), 1.0)
     high = gap > np.maximum(grown, times * usual * more_entropy)

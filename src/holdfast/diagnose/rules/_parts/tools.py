@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.log.trailing import held, trailing_mean
+from holdfast.diagnose.log.trailing import Values, held, trailing_mean
 from holdfast.diagnose.rules._parts import FAILED_ROLLOUTS
 from holdfast.diagnose.rules.rule import Rows, Signal
 
@@ -14,9 +14,8 @@ def searches(log: Log) -> bool:
     return log.host == "holdfast" or any(name.startswith(marks) for name in log.series)
 
 
-def happens_often(rows: Rows, *, most: float, running: int) -> Signal:
+def happens_often(rows: Rows, share: Values, *, most: float, running: int) -> Signal:
     """The share of searches or rollouts is above `most`, in each of the latest rows and in the mean of three."""
-    (share,) = rows.columns
     smooth = trailing_mean(share, SEARCH_ROWS)
     where = (smooth > most) & held(share > most, running)
     return Signal(where, lambda: {rows.names[0]: smooth}, normal=smooth < most / 2)
