@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.modules.dropout import _DropoutNd
 
 from holdfast.base.errors import CheckpointError, ConfigError, ModelError
 from holdfast.base.importing import optional
@@ -22,7 +21,7 @@ from holdfast.model.hub_files import explain, hub_id, read_tokenizer
 from holdfast.model.passes.logprobs import TokenLogprobs, token_logprobs
 from holdfast.model.passes.onednn import use_onednn
 from holdfast.model.settings import Model
-from holdfast.model.support import avoid_cudnn_attention, worth_sharing
+from holdfast.model.support import avoid_cudnn_attention, dropouts, worth_sharing
 
 ADAPTERS_FILE = "adapter_config.json"
 _ALIGNMENT = 64  # bytes: where torch's own tensors begin on a CPU
@@ -125,12 +124,8 @@ def load_skeleton(config: Model) -> LanguageModel | None:
 
 def ready(model: Any, tokenizer: Any, config: Model, device: torch.device) -> LanguageModel:
     """Move to the device, switch dropout off, switch checkpointing on if configured."""
-    for module in model.modules():
-        if isinstance(module, _DropoutNd):
-            module.p = 0.0
-        for name, value in list(vars(module).items()):  # models that call the function store a number
-            if "drop" in name and isinstance(value, float):
-                setattr(module, name, 0.0)
+    for _, module, probability in dropouts(model):
+        setattr(module, probability, 0.0)
     if config.gradient_checkpointing:
         with quiet():
             model.enable_input_require_grads()  # frozen embeddings (LoRA) would otherwise cut the graph

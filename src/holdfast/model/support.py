@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
 
 from holdfast.base.errors import ModelError
 from holdfast.model.sampler.cache import SlotCache
@@ -52,6 +53,16 @@ def text_config(model: CausalLM) -> Any:
 def without_adapters(model: Any) -> Any:
     """The model below LoRA adapters; a model without adapters as it is."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def dropouts(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    """Where dropout can happen: the name of a module, the module, and its attribute with the probability, if above 0.
+    Models that call the function keep a number, such as `attention_dropout`."""
+    for name, module in model.named_modules():
+        held = ["p"] if isinstance(module, _DropoutNd) else [key for key in vars(module) if "drop" in key]
+        for key in held:
+            if isinstance(value := getattr(module, key), float) and value > 0:
+                yield name, module, key
 
 
 def decoder_layers(model: Any) -> Any:

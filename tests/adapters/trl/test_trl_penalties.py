@@ -63,6 +63,7 @@ def micro_batch(*, rows: int = 4, width: int = 9, seed: int = 0, dtype: torch.dt
         "old_per_token_logps": (logprobs + 0.3 * torch.randn(rows, width, generator=g, dtype=torch.float64)).to(dtype),
         "importance_sampling_ratio": torch.ones(rows, 1, dtype=dtype),
         "holdfast_correct": torch.arange(rows) % 2 == 1,
+        "holdfast_rewarded": torch.ones(rows, dtype=torch.bool),
         "holdfast_preserved_count": torch.tensor(40),
     }
     return batch | {"logprobs": logprobs.to(dtype)}
@@ -158,6 +159,45 @@ def test_what_is_masked_cannot_reach_the_loss(make_trainer: Any, loss_type: str,
     a = loss_and_gradient(make_trainer(trainer_class, loss_type=loss_type), clean)
     b = loss_and_gradient(make_trainer(trainer_class, loss_type=loss_type), poisoned)
     assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
+
+
+def known_in_part(number: list[int], **_: Any) -> list[float | None]:
+    return [None if n % 4 == 1 else float(n % 4 == 0) for n in number]
+
+
+@pytest.mark.parametrize("preserve", ["nonnegative", "correct", "all"])
+def test_a_rollout_without_a_reward_is_not_preserved(make_trainer: Any, preserve: str) -> None:
+    """TRL gives it the advantage 0, which a group of equal rewards has too. Of four rollouts one is correct, and one
+    has no reward, as after a failed search."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    class Watched(LLDS):
+        def per_token(self, *tokens: Tensor, preserved: Tensor, **masks: Any) -> Tensor:
+            seen.append((tokens[2][:, 0], preserved.any(-1)))
+            return super().per_token(*tokens, preserved=preserved, **masks)
+
+    trainer = make_trainer(with_penalties(trl.GRPOTrainer, Watched(preserve=preserve)), reward_funcs=known_in_part)
+    seen.clear()  # of the trial
+    trainer.train()
+    advantages, preserved = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    assert {round(a, 2) for a in advantages.tolist()} == {-0.58, 0.0, 1.15}  # of the rewards 1, 0, 0
+    assert not preserved[advantages == 0].any() and preserved[advantages > 0].all()
+    assert preserved[advantages < 0].any() == (preserve == "all")
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+def test_a_rollout_without_a_reward_is_neither_correct_nor_incorrect(make_trainer: Any, aligned: bool) -> None:
+    """With one optimizer step per rollout batch TRL has no old log-probs, and the loss's are logged."""
+
+    def unknown(number: list[int], **_: Any) -> list[float | None]:
+        return [1.0 if n % 2 else None for n in number]
+
+    schedule = {"gradient_accumulation_steps": 4} if aligned else {}
+    trainer = make_trainer(with_penalties(trl.GRPOTrainer, displacement_every=1), reward_funcs=unknown, **schedule)
+    trainer.train()
+    names = {name for row in trainer.state.log_history for name in row}
+    assert {"holdfast/likelihood/correct", "holdfast/displacement/correct"} <= names
+    assert not {"holdfast/likelihood/incorrect", "holdfast/displacement/incorrect"} & names
 
 
 def count_even(completion_ids: list[list[int]], **_: Any) -> list[float]:

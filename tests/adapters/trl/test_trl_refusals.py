@@ -89,6 +89,12 @@ def test_the_default_schedule_makes_a_penalty_inert(tmp_path: Path, penalty: Any
         with_penalties(trl.GRPOTrainer, penalty)(model="no/such-model", reward_funcs=[], args=args)
 
 
+def test_an_answer_weight_without_answers_is_refused_before_a_model_is_loaded(make_trainer: Any) -> None:
+    """TRL's own loop does not say which tokens are the answer."""
+    with pytest.raises(ConfigError, match=r"LLDS\(.*answer_weight=0.5.* rollouts have no `answer_mask`. Use SearchR"):
+        make_trainer(with_penalties(GRPO, LLDS(answer_weight=0.5)), rollout_func=None)
+
+
 def test_an_unknown_loss_type(make_trainer: Any) -> None:
     with pytest.raises(ConfigError, match=r"loss_type='brand_new': .* its denominator.* Use one of grpo, "):
         make_trainer(with_penalties(trl.GRPOTrainer, LLDS()), loss_type="brand_new")
@@ -184,6 +190,53 @@ def test_a_trainer_that_replaces_the_loss_is_stopped(make_trainer: Any, penalty:
         trainer.train()
     assert f"of the class {Replacing.__module__}.Replacing" in str(caught.value)
     assert trainer.state.global_step == 0, "before the first optimizer step"
+
+
+def with_dropout(tiny_model: Any) -> Any:
+    model = copy.deepcopy(tiny_model)
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    return model
+
+
+@pytest.mark.parametrize(
+    ("lora", "functional", "disable", "penalty", "places", "remedy"),
+    [
+        (0.05, False, False, LLDS(), 4, "and LLDS acts on that noise. Set GRPOConfig(disable_dropout=True)"),
+        (0.05, False, False, None, 4, "before any update. Set GRPOConfig(disable_dropout=True)"),
+        (0.05, False, True, LLDS(), 0, ""),
+        (0.0, True, True, SAPO(), 2, "noise. Set GRPOConfig(model_init_kwargs={'attention_dropout': 0.0})"),
+        (0.05, True, False, NLL(), 6, "update. Set GRPOConfig(disable_dropout=True) and GRPOConfig(model_init_kwargs="),
+        (0.0, False, False, LLDS(), 0, ""),
+    ],
+)
+def test_dropout_is_told(
+    make_trainer: Any,
+    tiny_model: Any,
+    caplog: pytest.LogCaptureFixture,
+    lora: float,
+    functional: bool,
+    disable: bool,
+    penalty: Any,
+    places: int,
+    remedy: str,
+) -> None:
+    """0.05 is the default of LoRA in TRL's own scripts."""
+    from peft import LoraConfig
+
+    adapter = LoraConfig(target_modules=["q_proj", "v_proj"], lora_dropout=lora, task_type="CAUSAL_LM")
+    model = with_dropout(tiny_model) if functional else tiny_model
+    make_trainer(with_penalties(GRPO, penalty), model=model, peft_config=adapter, disable_dropout=disable)
+    told = [text for record in caplog.records if "dropout" in (text := record.getMessage())]
+    assert len(told) == bool(places)
+    assert all(f"({places} places in all)" in text and remedy in text for text in told)
+
+
+def test_dropout_makes_a_penalty_act_before_an_update(make_trainer: Any, tiny_model: Any) -> None:
+    """Which is why it is told: without it the first step has a penalty of exactly 0."""
+    trainer = make_trainer(with_penalties(GRPO, LLDS(gate="token")), model=with_dropout(tiny_model), max_steps=1)
+    trainer.train()
+    assert trainer.state.log_history[0]["holdfast/penalty/active_fraction"] > 0
 
 
 @pytest.mark.parametrize(("batches", "beginning"), [

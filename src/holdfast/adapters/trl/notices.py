@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from holdfast.base.errors import ConfigError
+from holdfast.methods.penalties import Penalty
+from holdfast.model.support import dropouts
 
 _logger = logging.getLogger("holdfast")
 
@@ -32,6 +34,22 @@ def warn(text: str) -> None:
 def say(text: str) -> None:
     """Print what is neither asked for nor a warning."""
     print(f"holdfast: {text}", file=sys.stderr)
+
+
+def dropout_noise(model: torch.nn.Module, penalty: Penalty | None) -> str | None:
+    """A sentence on dropout while the model trains, which makes old and new log-probs differ before any update."""
+    found = list(dropouts(model))
+    if not found:
+        return None
+    name, module, key = found[0]
+    numbers = sorted({key for _, _, key in found} - {"p"})
+    ways = [*["GRPOConfig(disable_dropout=True)"] * any(key == "p" for _, _, key in found)]
+    ways += [f"GRPOConfig(model_init_kwargs={dict.fromkeys(numbers, 0.0)})"] * bool(numbers)
+    acts = "" if penalty is None or penalty.acts_without_drift else f", and {type(penalty).__name__} acts on that noise"
+    return (
+        f"the model has dropout, {getattr(module, key):g} in {name} ({len(found)} places in all). TRL draws it anew "
+        f"for old and for new log-probs, so the two differ before any update{acts}. Set {' and '.join(ways)}"
+    )
 
 
 def replaced_loss(trainer: Any, penalty: Any) -> ConfigError:

@@ -101,7 +101,7 @@ class Observer:
         if trajectories is not None and advantages.numel() == len(trajectories):
             self._log_tail(advantages.flatten(), mask, trajectories)
         if old is not None:
-            rows = likelihood_rows(old if whole is None else whole, mask, action_ids_of(batch, mask))
+            rows = self._likelihood_rows(batch, old if whole is None else whole, mask)
             self._log_likelihood([(rows, batch["holdfast_correct"])])
 
     def start_displacement(self, batch: dict[str, Any], mask: Tensor, *, rows: int) -> None:
@@ -183,7 +183,7 @@ class Observer:
         self._add("loss/host", host)
         if inputs.get("old_per_token_logps") is None:
             whole = inputs.get(WHOLE_LOGPS)
-            rows = likelihood_rows(old_logprobs if whole is None else whole, mask, action_ids_of(inputs, mask))
+            rows = self._likelihood_rows(inputs, old_logprobs if whole is None else whole, mask)
             self._rows.append((rows, inputs["holdfast_correct"]))
 
     @torch.no_grad()
@@ -209,6 +209,10 @@ class Observer:
         self._stats, self._parts, self._rows = [], {}, []
 
     # ---- combining and logging
+
+    def _likelihood_rows(self, batch: dict[str, Any], logprobs: Tensor, mask: Tensor) -> Tensor:
+        """`likelihood_rows` of the rollouts that have a reward; NaN for the others."""
+        return likelihood_rows(logprobs, rewarded(batch, mask), action_ids_of(batch, mask))
 
     def _add(self, name: str, value: Tensor) -> None:
         self._parts[name] = self._parts.get(name, 0) + value.detach()
@@ -294,6 +298,12 @@ def per_token_advantages(batch: dict[str, Any]) -> Tensor:
     """float [B, 1] or [B, T]: TRL has one a rollout, or one a token."""
     advantages: Tensor = batch["advantages"]
     return advantages[:, None] if advantages.dim() == 1 else advantages
+
+
+def rewarded(batch: dict[str, Any], mask: Tensor) -> Tensor:
+    """bool [B, T]: `mask` without the rollouts that have no reward."""
+    known: Tensor = batch["holdfast_rewarded"]
+    return mask & known[:, None]
 
 
 def has_images(batch: dict[str, Any]) -> bool:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.trl.mask import Trainer, corrects_itself, loss_mask, warning
-from holdfast.adapters.trl.notices import RewardWatch, replaced_loss, say, warn
-from holdfast.adapters.trl.observe import Observer, action_ids_of, per_token_advantages
+from holdfast.adapters.trl.notices import RewardWatch, dropout_noise, replaced_loss, say, warn
+from holdfast.adapters.trl.observe import Observer, action_ids_of, per_token_advantages, rewarded
 from holdfast.adapters.trl.schedule import Schedule, checked_schedule
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import ConfigError
@@ -52,10 +52,14 @@ class PenaltyMixin(Trainer):
         penalty = self.holdfast_settings.penalty
         if kwargs.get("args") is not None:
             check_config(kwargs["args"], kwargs.get("train_dataset"), penalty)  # before a model is loaded
+        if penalty is not None and penalty.uses_answer_mask and kwargs.get("rollout_func") is None:
+            raise no_answers(penalty)
         super().__init__(*args, **kwargs)
         schedule = check_config(self.args, self.train_dataset, penalty)
         if self.accelerator.is_main_process:
             say(schedule.sentences(penalty))
+            if noise := dropout_noise(self.model, penalty):
+                warn(noise)
         if leak := self._truncation():
             warn(leak)
         self._observer = self._observer_class(self, every=self.holdfast_settings.displacement_every)
@@ -87,7 +91,7 @@ class PenaltyMixin(Trainer):
         self._observer.finish_displacement()  # the weights now hold the whole update of the batch before
         batch = super()._generate_and_score_completions(inputs)
         settings = self.holdfast_settings
-        batch["holdfast_correct"] = self._correct(len(inputs))
+        batch |= self._judged(len(inputs))
         mask = loss_mask(batch)
         batch |= row_tensors(inputs, mask)
         if settings.penalty is not None and settings.penalty.uses_answer_mask:
@@ -98,22 +102,27 @@ class PenaltyMixin(Trainer):
         is_search_agent = isinstance(inputs[0].get("trajectory"), Trajectory)
         trajectories = [row["trajectory"] for row in inputs] if is_search_agent else None
         self._observer.rollout_batch(batch, mask, trajectories)
-        self._observer.start_displacement(batch, mask, rows=settings.displacement_rows)
+        self._observer.start_displacement(batch, rewarded(batch, mask), rows=settings.displacement_rows)
         return batch
 
-    def _correct(self, rows: int) -> Tensor:
-        """bool [B] for this process's rollouts. One without a reward is not correct."""
+    def _judged(self, rows: int) -> dict[str, Tensor]:
+        """bool [B] each, for this process's rollouts: which are correct, and which have a reward.
+
+        A rollout to which every reward function gave None has none: nobody knows whether it is correct. TRL sets its
+        advantage to 0, by which a penalty would take it for one of a group with equal rewards.
+        """
         assert self._rewards is not None
         names: list[str] = self.reward_func_names
+        known = ~self._rewards.isnan().all(-1)
         totals = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(-1)
-        totals = torch.where(self._rewards.isnan().all(-1), torch.nan, totals)
+        totals = torch.where(known, totals, torch.nan)
         by_em = "em" in names
         correct = self._rewards[:, names.index("em")] == 1 if by_em else totals > self.holdfast_settings.correct_above
         warning = self._reward_watch.warning(totals, correct, by_em=by_em)  # of all processes
         if warning is not None and self.accelerator.is_main_process:
             warn(warning)
-        start = self.accelerator.process_index * rows
-        return correct[start : start + rows]
+        mine = slice(self.accelerator.process_index * rows, (self.accelerator.process_index + 1) * rows)
+        return {"holdfast_correct": correct[mine], "holdfast_rewarded": known[mine]}
 
     # ---- a micro-batch
 
@@ -178,7 +187,8 @@ class PenaltyMixin(Trainer):
 
 def preserved_tokens(penalty: Penalty, batch: dict[str, Any], mask: Tensor) -> Tensor:
     """bool [B, T]: the tokens that the penalty acts for."""
-    return penalty.preserved(per_token_advantages(batch), mask, batch["holdfast_correct"][:, None])
+    preserved = penalty.preserved(per_token_advantages(batch), mask, batch["holdfast_correct"][:, None])
+    return rewarded(batch, preserved)
 
 
 def row_tensors(inputs: list[dict[str, Any]], mask: Tensor) -> dict[str, Tensor]:
@@ -198,11 +208,7 @@ def row_tensors(inputs: list[dict[str, Any]], mask: Tensor) -> dict[str, Tensor]
 def answer_weight(trainer: Any, inputs: list[dict[str, Any]], penalty: Penalty) -> Tensor:
     """0-d: the weight of answer tokens for this rollout batch, from its mean number of searches over all processes."""
     if "answer_mask" not in inputs[0]:
-        raise ConfigError(
-            f"{penalty!r}: answer_weight needs the tokens of the answer, and these rollouts have no `answer_mask`. Use "
-            "SearchRollouts, or let your rollout_func return `answer_mask` (0 or 1 for each token of a completion), or "
-            "leave answer_weight at 1"
-        )
+        raise no_answers(penalty)
     if penalty.uses_search_count and "searches" not in inputs[0]:
         raise ConfigError(
             f"{penalty!r}: an adaptive answer_weight needs the number of searches, and these rollouts have no "
@@ -213,6 +219,15 @@ def answer_weight(trainer: Any, inputs: list[dict[str, Any]], penalty: Penalty) 
     searches = torch.tensor([float(row.get("searches", 0.0)) for row in inputs], device=device)
     weight = penalty.weight_at(float(trainer.accelerator.gather(searches).mean()))
     return torch.tensor(1.0 if weight is None else weight, device=device)
+
+
+def no_answers(penalty: Penalty) -> ConfigError:
+    """The error for rollouts whose answers are not known token by token."""
+    return ConfigError(
+        f"{penalty!r}: answer_weight needs the tokens of the answer, and these rollouts have no `answer_mask`. Use "
+        "SearchRollouts, or let your rollout_func return `answer_mask` (0 or 1 for each token of a completion), or "
+        "leave answer_weight at 1"
+    )
 
 
 def reduction(trainer: Any, inputs: dict[str, Any], mask: Tensor) -> dict[str, Any]:
