@@ -15,8 +15,7 @@ from holdfast.diagnose.readers import read_logs
 from holdfast.diagnose.readers.columns import Columns, series_of
 from holdfast.diagnose.readers.dicts import Dicts
 from holdfast.diagnose.readers.facts import row_in
-from holdfast.diagnose.readers.plain import parsed
-from holdfast.diagnose.readers.text import Tally
+from holdfast.diagnose.readers.text import Tally, parsed
 
 from .test_readers_stores import blocks_of, history
 

@@ -30,8 +30,6 @@ def is_high(rows, searches):
 
 
 RULE = Rule(
-    code="TOY001",
-    doc=__doc__,
     title="many searches",
     needs=(("rollout/searches",),),
     checks=(

@@ -7,10 +7,9 @@ import pytest
 
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log, Series
-from holdfast.diagnose.outlook import in_words
+from holdfast.diagnose.outlook import FIRST, LAST, facts_of_seconds, in_words, seconds_of
 from holdfast.diagnose.report.data import page_data
 from holdfast.diagnose.report.samples import ReportedRun
-from holdfast.diagnose.seconds import FIRST, LAST, facts_of_seconds, seconds_of
 from holdfast.hosts import HOSTS
 
 

@@ -16,7 +16,7 @@ from holdfast.diagnose.finding import Diagnosis, headline
 from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.readers import read_log
 from holdfast.diagnose.rules import RULES
-from holdfast.diagnose.rules._parts.functions import functions_of
+from holdfast.diagnose.rules._parts.reward import functions_of
 from holdfast.diagnose.rules.rule import Hit
 
 from .conftest import log_of

@@ -26,7 +26,7 @@ from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log, collapse, smoothed, trailing
 from holdfast.diagnose.log.trailing import Truths, Values
 from holdfast.diagnose.rules import RULES, grp001, kld001, tol002, trn001
-from holdfast.diagnose.rules._parts import KL, functions
+from holdfast.diagnose.rules._parts import KL, reward
 from holdfast.diagnose.rules._parts.reward import has_risen
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 from holdfast_research import public_logs, readings
@@ -80,7 +80,7 @@ def _by_level(rows: Rows, kl: Values) -> Signal:
 def _nothing_is_learned() -> Iterator[None]:
     never: Callable[..., Truths] = lambda rows, name="": np.zeros(len(rows.steps), bool)  # noqa: E731
     with ExitStack() as stack:
-        for module in (grp001, functions, kld001):
+        for module in (grp001, reward, kld001):
             for name in {"has_risen", "shows_no_rise"} & vars(module).keys():
                 value = never if name == "has_risen" else (lambda rows: ~never(rows))
                 stack.enter_context(patch.object(module, name, value))

@@ -12,8 +12,9 @@ from typing import Any
 
 from holdfast.base.errors import DataError
 from holdfast.base.run_folder import METRICS, RESULTS
-from holdfast.diagnose.log.collapse import Curve, collapsed, curve_of, dropped, fell, plateau
+from holdfast.diagnose.log.collapse import Curve, collapsed, curve_of, fell, plateau
 from holdfast.diagnose.log.smoothed import WINDOW
+from holdfast.diagnose.log.trailing import first
 from holdfast.train.tracking import MetricsFile
 
 RISE = 0.12
@@ -188,8 +189,8 @@ def table(runs: Mapping[str, Mapping[int, RunSummary]]) -> str:
 
 def drop_step(run: RunSeries) -> int | None:
     """When the reward first dropped: lost 20 % of its range."""
-    drop = dropped(run.reward)
-    return None if drop is None else drop.step
+    row = first(run.reward.dropped)
+    return None if row is None else int(run.reward.steps[row])
 
 
 def below_step(run: RunSeries, metric: str, level: float) -> int | None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from holdfast.diagnose.log import Log, Series, finite
 from holdfast.diagnose.log.batches import joined
-from holdfast.diagnose.log.trailing import MEDIAN_SECOND_DIFF, Values, first, held, trailing_mean
+from holdfast.diagnose.log.trailing import MEAN_SECOND_DIFF, MEDIAN_SECOND_DIFF, Values, first, held, trailing_mean
 from holdfast.diagnose.readers.reader import dotted
 
 WINDOWS = (5, 10, 40, 160)
@@ -35,8 +35,6 @@ TWO_BREAKS_FROM = 100
 second break would take too much of the noise away."""
 _LEFT_OUT = ("time/", "perf/", "timing", "tokens_per_", "epoch", "num_tokens", "total_flos", "train_")
 """Beginnings of the names of what counts or times, and says nothing about the policy."""
-_MEAN_SECOND_DIFF = math.sqrt(6 * 2 / math.pi)
-"""Mean absolute second difference of three normal draws, in their standard deviations."""
 _ROUNDING = 1e-9
 
 
@@ -126,7 +124,7 @@ def noise_of_difference(difference: Values, window: int) -> float:
     one break, or two in a long log. It is the larger of two estimates: from neighbouring rows, as if rows were
     independent, and from the means themselves."""
     count, rows = len(difference), np.abs(np.diff(difference, 2))
-    of_rows = float(np.median(rows)) / MEDIAN_SECOND_DIFF or float(rows.mean()) / _MEAN_SECOND_DIFF  # mostly zeros
+    of_rows = float(np.median(rows)) / MEDIAN_SECOND_DIFF or float(rows.mean()) / MEAN_SECOND_DIFF  # mostly zeros
     of_rows = max(of_rows, _ROUNDING * float(np.abs(difference).max())) / math.sqrt(window)
     parts = [difference]
     for _ in range(2 if count >= TWO_BREAKS_FROM * window else 1):

@@ -31,7 +31,7 @@ from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules._parts import TRUNCATED
 from holdfast.diagnose.rules._parts.contrast import CONTRAST
-from holdfast.diagnose.rules._parts.functions import is_earned_by_form
+from holdfast.diagnose.rules._parts.reward import is_earned_by_form
 from holdfast.diagnose.rules.grp001 import HARDER
 from holdfast.diagnose.rules.rule import Hit
 from holdfast.diagnose.rules.rwd001 import is_outside, resumed_at

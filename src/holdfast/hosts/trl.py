@@ -201,32 +201,28 @@ TRL = Host(
 )
 
 
+_AS_IN_TRL = (
+    *("reward", "entropy", "grad_norm", "clip_ratio/region_mean", "learning_rate"),
+    *("completions/mean_length", "completions/min_length", "completions/max_length", "completions/clipped_ratio"),
+    *("tools/call_frequency", "tools/failure_frequency"),
+)
+
 TRL_ASYNC = Host(
     id="trl-async",
     title="TRL's AsyncGRPOTrainer",
     kin="trl",
     trainers={"sampler": "TRL's `AsyncGRPOTrainer`"},
     series=(
-        Name("reward", "reward/mean"),
+        *(row for row in SERIES if row.host in _AS_IN_TRL),
         Name("reward_std", "reward/group_std"),
-        Name("entropy", "entropy/mean"),
-        Name("grad_norm", "grad/norm"),
-        Name("clip_ratio/region_mean", "clip/fraction"),
         Name("kl", "sampler/mismatch_kl"),
         Name("ratio", "sampler/importance_ratio"),
-        Name("completions/mean_length", "rollout/length"),
-        Name("completions/min_length", "rollout/min_length"),
-        Name("completions/max_length", "rollout/max_length"),
-        Name("completions/clipped_ratio", "rollout/truncated_fraction"),
         Name("rollout/turns_mean", "rollout/turns"),
-        Name("tools/call_frequency", "rollout/searches", differs="calls of any tool"),
-        Name("tools/failure_frequency", "rollout/failed_call_fraction", differs="includes malformed calls"),
         Name("sample/staleness_mean", "rollout/staleness"),
         Name("sample/staleness_max", "rollout/max_staleness"),
         Name("sample/dropped_stale_total", "rollout/dropped_stale"),
         Name("perf/rollout_wait_s", "time/waiting_s"),
         Name("perf/step_s", "time/step_s"),
-        Name("learning_rate", "lr"),
     ),
     left_alone=TRL.left_alone,
     prefixed=True,

@@ -8,14 +8,19 @@ import pytest
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log, Series
-from holdfast.diagnose.log.collapse import PLATEAU_ROWS, collapsed, curve_of, dropped, fell
-from holdfast.diagnose.log.trailing import count_of, drawn_count, margin, noise, noise_of_mean, trailing_mean
+from holdfast.diagnose.log.collapse import PLATEAU_ROWS, Curve, Fall, collapsed, curve_of, fell
+from holdfast.diagnose.log.trailing import count_of, drawn_count, first, margin, noise, noise_of_mean, trailing_mean
 
 PEAK = [0.4] * 5 + [0.8] * 24
 
 
 def step(found: object) -> int | None:
     return getattr(found, "step", None)
+
+
+def first_drop(curve: Curve) -> Fall | None:
+    row = first(curve.dropped)
+    return None if row is None else curve.loss_at(row, curve.short)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +35,7 @@ def step(found: object) -> int | None:
 )
 def test_dropped_and_fell_by_hand(low: float, steps: tuple[int | None, int | None]) -> None:
     curve = curve_of(PEAK + [low] * 6)
-    assert (step(dropped(curve)), step(fell(curve))) == steps
+    assert (step(first_drop(curve)), step(fell(curve))) == steps
 
 
 @pytest.mark.parametrize(("near", "found"), [(PLATEAU_ROWS, True), (PLATEAU_ROWS - 1, False)])
@@ -50,7 +55,7 @@ def test_noise_is_no_fall_and_nothing_looks_ahead(seed: int) -> None:
     draw = np.random.default_rng(seed)
     assert fell(curve_of(draw.binomial(16, 0.3, 60) / 16)) is None
     rewards = np.repeat(draw.uniform(-0.5, 1.0, 4), 15) + draw.normal(0, 0.05, 60)
-    for predicate in (dropped, fell, collapsed):
+    for predicate in (first_drop, fell, collapsed):
         steps = [step(predicate(curve_of(rewards[:end]))) for end in range(1, 61)]
         at = step(predicate(curve_of(rewards)))
         if predicate is not collapsed or at is not None:
@@ -78,7 +83,7 @@ def test_what_is_not_finite_is_left_out_and_nothing_is_no_fall() -> None:
     holes = curve_of([*PEAK, float("nan"), float("inf"), *[0.0] * 9])
     assert holes.rewards.tolist() == whole.rewards.tolist() and holes.steps[-1] == len(PEAK) + 11
     for rewards in ([], [0.5], [0.0] * 9, [float("nan")] * 3):
-        assert fell(curve_of(rewards)) is None and dropped(curve_of(rewards)) is None
+        assert fell(curve_of(rewards)) is None and first_drop(curve_of(rewards)) is None
 
 
 def test_what_rounding_leaves_of_a_normalised_reward_does_not_fall() -> None:

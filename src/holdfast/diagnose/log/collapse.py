@@ -358,16 +358,6 @@ def may_be_flat(curve: Curve, course: Course) -> bool:
     )
 
 
-def dropped(curve: Curve) -> Fall | None:
-    """When the reward first dropped: it had lost 20 % of its range.
-
-    >>> dropped(curve_of([0.8] * 8 + [0.6] * 8)).step, dropped(curve_of([0.8] * 8 + [0.7] * 8))
-    (12, None)
-    """
-    row = first(curve.dropped)
-    return None if row is None else curve.loss_at(row, curve.short)
-
-
 def fell(curve: Curve) -> Fall | None:
     """When the reward first fell: it had lost 40 % of its range, or a third in the mean of ten rows.
 

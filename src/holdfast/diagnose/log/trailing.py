@@ -21,8 +21,10 @@ Span = tuple[int, int | None]
 
 _DIFFERENCE = 1.128
 """Mean absolute difference of two draws from a normal distribution, in its standard deviations: 2 / √π."""
+MEAN_SECOND_DIFF = math.sqrt(6) * math.sqrt(2 / math.pi)
+"""Mean absolute second difference (a - 2b + c), or bend, of three such draws, in their standard deviations."""
 MEDIAN_SECOND_DIFF = 0.6745 * math.sqrt(6)
-"""Median absolute second difference (a - 2b + c), or bend, of three such draws, in their standard deviations."""
+"""The median of the same."""
 _SUMMED_ROW_BY_ROW = 16
 """Longer windows use differences of running sums, which are faster and less exact."""
 _MIN_TO_CHOOSE = 4

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from holdfast.base.errors import DataError
 from holdfast.diagnose.log import Series
 from holdfast.diagnose.readers.names import AXES, CUMULATIVE
-from holdfast.diagnose.readers.plain import parsed
-from holdfast.diagnose.readers.text import Tally
+from holdfast.diagnose.readers.text import Tally, parsed
 
 MAX_NAMES = 20_000
 LAST_STEP = 1 << 53  # JSON's whole numbers end here: a step beyond is a damaged one

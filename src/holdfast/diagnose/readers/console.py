@@ -10,8 +10,7 @@ from pathlib import Path
 
 from holdfast.diagnose.readers.columns import MAX_NAMES, number_in
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.reader import Frame, Raw, Reader, Row
-from holdfast.diagnose.readers.rows import read_rows
+from holdfast.diagnose.readers.reader import Frame, Raw, Reader, Row, read_rows
 from holdfast.diagnose.readers.runs import Lines, read_runs
 from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import COLOUR, Tally, lines, without_process

@@ -1,13 +1,15 @@
-"""The SQLite databases of trackio (`<project>.db`) and MLflow (`mlflow.db`), with every run in them.
+"""The stores of trackio and MLflow: SQLite databases (`<project>.db`, `mlflow.db`) with every run in them, and MLflow's
+folders (`mlruns/<experiment>/<run>`). Written and checked with trackio 0.43 and MLflow 3.17.
 
-Opened so that nothing is written. Written and checked with trackio 0.43 and MLflow 3.17.
+A database is opened so that nothing is written. A folder has a file for each metric: a line of `metrics/<name>` is
+`timestamp value step`. Names may have slashes, and then lie in folders.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +21,9 @@ from holdfast.base.opening import MAX_LINE, opened
 from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.columns import Point, columns_of
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, dotted
-from holdfast.diagnose.readers.rows import read_rows
-from holdfast.diagnose.readers.settings import setting
-from holdfast.diagnose.readers.text import Tally
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, dotted, read_rows
+from holdfast.diagnose.readers.settings import read_yaml, setting
+from holdfast.diagnose.readers.text import Tally, lines
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -198,4 +199,54 @@ DATABASE: Reader[bytes] = Reader(
     lacks="is an SQLite database without a run of trackio or MLflow",
     suffixes=(".db", ".sqlite", ".sqlite3"),
     certain=_has_metrics,
+)
+
+
+# ---- MLflow's store of files
+
+
+_METRICS, _PARAMS, _META = "metrics", "params", "meta.yaml"
+_MAX_PARAM = 1 << 14  # bytes
+
+
+def _read_folder(file: LogFile, tally: Tally) -> list[Raw]:
+    """The metrics of a run, in the order of their times."""
+    logged: list[tuple[int, Point]] = []  # with the time of each
+    for name, path in _below(file.path / _METRICS).items():
+        for place, line in lines(path, tally):
+            try:
+                time, value, step = line.split()[:3]
+                logged.append((int(time), (place, name, int(step), float(value))))
+            except ValueError:
+                if line.strip():
+                    tally.add("skipped {n lines} that are not `timestamp value step`", place, f"{name}: {line}")
+    logged.sort(key=lambda point: point[0])
+    columns = columns_of((point for _, point in logged), tally)
+    title = read_yaml(file.path / _META).get("run_name")
+    return [Raw("mlflow", host_of(columns.names()), str(title or file.name), columns, _settings(file.path / _PARAMS))]
+
+
+def _below(folder: Path) -> dict[str, Path]:
+    """Name -> file, in the order of the names."""
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _settings(folder: Path) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for name, path in _below(folder).items():
+        with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+            result[name.replace("/", ".")] = setting(file.read(_MAX_PARAM))
+    return result
+
+
+def _of_run(folder: Path) -> Path | None:
+    return folder if (folder / _META).is_file() and (folder / _METRICS).is_dir() else None
+
+
+MLFLOW: Reader[bytes] = Reader(
+    recognises=lambda path, start: False,  # always a folder
+    read=_read_folder,
+    lacks="has no metric with a value",
+    suffixes=(),
+    of_run=_of_run,
 )

@@ -19,10 +19,9 @@ from holdfast.diagnose.readers.numbering import (
     logging_steps_in,
     step_in,
 )
-from holdfast.diagnose.readers.plain import parsed
 from holdfast.diagnose.readers.reader import Raw, Reader, Row
 from holdfast.diagnose.readers.runs import Lines, read_runs
-from holdfast.diagnose.readers.text import COLOUR, Tally, lines, without_process
+from holdfast.diagnose.readers.text import COLOUR, Tally, lines, parsed, without_process
 
 FLAT = re.compile(r"\{\s*['\"][^{}]*\}")
 """A dict without another in it."""

@@ -17,20 +17,18 @@ from holdfast.base.opening import left_out, opened
 from holdfast.base.run_folder import CONFIG, METRICS
 from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.console import CONSOLE
-from holdfast.diagnose.readers.database import DATABASE
+from holdfast.diagnose.readers.database import DATABASE, MLFLOW
 from holdfast.diagnose.readers.dicts import DICTS
 from holdfast.diagnose.readers.event_file import TENSORBOARD
 from holdfast.diagnose.readers.jsonl import LINES, STATE, STATE_FILE
-from holdfast.diagnose.readers.mlflow_files import MLFLOW
 from holdfast.diagnose.readers.notebook import NOTEBOOK
 from holdfast.diagnose.readers.objects import ARRAY, COLUMNS, OBJECTS
 from holdfast.diagnose.readers.prints import COUNTED, PRINTS, SCORES
 from holdfast.diagnose.readers.reader import LogFile, Reader
-from holdfast.diagnose.readers.records import SWANLAB, WANDB
+from holdfast.diagnose.readers.records import SUMMARY, SWANLAB, WANDB
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS, has_rollouts
 from holdfast.diagnose.readers.tables import CSV, TABLE
 from holdfast.diagnose.readers.text import head, is_binary
-from holdfast.diagnose.readers.wandb_summary import SUMMARY
 
 _logger = logging.getLogger("holdfast")
 

@@ -10,12 +10,10 @@ from holdfast.base.opening import spooled
 from holdfast.diagnose.readers.console import CONSOLE
 from holdfast.diagnose.readers.dicts import DICTS
 from holdfast.diagnose.readers.facts import CORE, LINE, facts_in, says_core
-from holdfast.diagnose.readers.plain import plain
 from holdfast.diagnose.readers.prints import COUNTED, PRINTS
-from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
-from holdfast.diagnose.readers.rows import Numbered
+from holdfast.diagnose.readers.reader import LogFile, Numbered, Raw, Reader
 from holdfast.diagnose.readers.tables import TABLE
-from holdfast.diagnose.readers.text import Tally, head
+from holdfast.diagnose.readers.text import Tally, head, plain
 
 PRINTED: tuple[Reader[str], ...] = (TABLE, DICTS, CONSOLE, PRINTS)
 """What reads the text of a cell: a table, or what a trainer prints."""

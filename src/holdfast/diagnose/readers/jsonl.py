@@ -19,8 +19,8 @@ from holdfast.diagnose.readers.reader import (
     Reader,
     Row,
     dotted,
+    read_rows,
 )
-from holdfast.diagnose.readers.rows import read_rows
 from holdfast.diagnose.readers.text import Tally, lines, whole_text
 
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[')

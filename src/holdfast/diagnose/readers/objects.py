@@ -12,8 +12,7 @@ from holdfast.base.stored import bounded, bounded_json
 from holdfast.diagnose.readers.axes import LABELS, MAX_LABEL, axis_of, is_evaluation
 from holdfast.diagnose.readers.names import AXES, like_a_reward
 from holdfast.diagnose.readers.numbering import is_numeric
-from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row
-from holdfast.diagnose.readers.rows import Numbered, read_rows
+from holdfast.diagnose.readers.reader import LogFile, Numbered, Raw, Reader, Row, read_rows
 from holdfast.diagnose.readers.text import Tally, whole_text
 
 _BEFORE_LIST = r'\{\s*(?:"[^"]*"\s*:\s*(?:\{\s*|(?:"[^"]*"|[-\w.]+)\s*,\s*))*"[^"]*"\s*:\s*\[\s*'

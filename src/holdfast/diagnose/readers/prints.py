@@ -34,10 +34,9 @@ from holdfast.diagnose.readers.facts import (
 )
 from holdfast.diagnose.readers.framed import folded
 from holdfast.diagnose.readers.names import COMMON, common, host_of, like_a_reward
-from holdfast.diagnose.readers.plain import plain
 from holdfast.diagnose.readers.reader import Raw, Reader
 from holdfast.diagnose.readers.runs import Lines, read_runs
-from holdfast.diagnose.readers.text import Tally, lines, listed
+from holdfast.diagnose.readers.text import Tally, lines, listed, plain
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import Host
 

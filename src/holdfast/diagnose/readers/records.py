@@ -1,6 +1,5 @@
-"""Trackers' own files of a run: W&B's `run-<id>.wandb`, which `wandb` writes during a run, offline or online, and
-SwanLab's `run-<id>.swanlab`, which are records in LevelDB's blocks. Written and checked with wandb 0.31 and SwanLab
-0.10.
+"""What W&B and SwanLab leave of a run: `run-<id>.wandb`, which `wandb` writes during a run, offline or online, and
+`run-<id>.swanlab`. Both are records in LevelDB's blocks. Written and checked with wandb 0.31 and SwanLab 0.10.
 
 Records are protobuf messages of type `Record`. Read here are W&B's `history`, `config` and `run`
 (wandb_internal.proto), and SwanLab's `start` and `scalar` (swanlab/record/v1), whose settings are in
@@ -9,6 +8,7 @@ Records are protobuf messages of type `Record`. Read here are W&B's `history`, `
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -18,12 +18,12 @@ from typing import Any
 
 from holdfast.base.opening import MAX_LINE, opened
 from holdfast.base.stored import bounded_json
-from holdfast.diagnose.readers.columns import Point, columns_of
+from holdfast.diagnose.readers.axes import axis_of
+from holdfast.diagnose.readers.columns import Point, columns_of, number_in
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, dotted
-from holdfast.diagnose.readers.rows import read_rows
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, dotted, history_frame, read_rows, stepless_frame
 from holdfast.diagnose.readers.settings import read_yaml
-from holdfast.diagnose.readers.text import Tally
+from holdfast.diagnose.readers.text import COLOUR, Tally, lines
 
 _BLOCK = 1 << 15
 _HEADER = struct.Struct("<IHB")  # checksum, length, type
@@ -298,3 +298,40 @@ def _text(value: int | bytes | None) -> str:
 
 
 SWANLAB = reader_of_records(b":SWL", ".swanlab", _read_swanlab, "has no number that SwanLab logged")
+
+
+# ---- what W&B prints at the end of a run: the last values; its sparklines contain no numbers
+
+
+_LINE = re.compile(r"(?:.*?wandb:)?\s+(\S+)\s+(\S+)\s*")
+_SPARKLINES, _VALUES = "Run history:", "Run summary:"
+
+
+def _read_printed(file: LogFile, tally: Tally) -> list[Raw]:
+    row: Row = {}
+    place, inside = 0, False
+    for number, line in lines(file.path, tally):
+        line = COLOUR.sub("", line)
+        if _VALUES in line:
+            place, inside, row = number, True, {}
+        elif inside and (match := _LINE.fullmatch(line)) and (value := number_in(match[2])) is not None:
+            row[match[1]] = value
+    if not row:
+        return []
+    tally.add("the log has only W&B's summary: the last value of every metric")
+    axis = axis_of(row)
+    frame = stepless_frame(row) if axis is None else history_frame(row, axis)
+    return read_rows([(place, row)], tally, file.name, frame, form="console")
+
+
+def _has_summary(path: Path, start: str) -> bool:
+    return any(_SPARKLINES in line or _VALUES in line for _, line in lines(path, Tally(path)))
+
+
+SUMMARY = Reader(
+    recognises=_has_summary,
+    read=_read_printed,
+    lacks="has only W&B's sparklines, which contain no numbers: export the run's history with "
+    "`run.history().to_csv(…)`, or give its folder wandb/run-…",
+    suffixes=(),
+)

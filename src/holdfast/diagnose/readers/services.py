@@ -17,8 +17,7 @@ from holdfast.base.importing import optional
 from holdfast.diagnose.readers.columns import columns_of
 from holdfast.diagnose.readers.database import DATABASE
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.reader import LogFile, Raw, dotted
-from holdfast.diagnose.readers.rows import read_rows
+from holdfast.diagnose.readers.reader import LogFile, Raw, dotted, read_rows
 from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import Tally
 

@@ -15,8 +15,7 @@ from holdfast.diagnose.log import Format
 from holdfast.diagnose.readers.axes import axis_in, axis_of
 from holdfast.diagnose.readers.columns import Columns, number_in
 from holdfast.diagnose.readers.names import AXES, host_of
-from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, is_metric, stepless_frame
-from holdfast.diagnose.readers.rows import read_rows
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, is_metric, read_rows, stepless_frame
 from holdfast.diagnose.readers.text import Tally, head, lines
 
 _FIRST = 500

@@ -15,10 +15,10 @@ from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log, Series, finite, has
 from holdfast.diagnose.log.smoothed import WINDOW
 from holdfast.diagnose.log.trailing import Values, spread, trailing_mean
+from holdfast.diagnose.outlook import OTHER, seconds_of
 from holdfast.diagnose.report.charts import Chart, Line, Row, charts_for, more_charts
 from holdfast.diagnose.report.samples import ReportedRun, SampleChanges, packed, rollouts_json, short
 from holdfast.diagnose.rules import RULES
-from holdfast.diagnose.seconds import OTHER, seconds_of
 from holdfast.hosts.host import PARTS
 
 RUN_COLORS = 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 
 from holdfast.diagnose.codes import CODES
@@ -9,9 +10,9 @@ from holdfast.diagnose.rules.rule import Rule
 
 
 def load_rule(code: str) -> Rule:
-    """The rule of a registered code: `RULE` of the file that is named after it."""
-    rule = import_module(f"{__name__}.{code.lower()}").RULE
-    assert isinstance(rule, Rule) and rule.code == code
+    """The rule of a registered code: `RULE` of the file that is named after it, whose docstring explains it."""
+    module = import_module(f"{__name__}.{code.lower()}")
+    rule: Rule = replace(module.RULE, code=code, doc=module.__doc__)
     return rule
 
 

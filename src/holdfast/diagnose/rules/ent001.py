@@ -33,8 +33,7 @@ from holdfast.diagnose.log.trailing import (
     trailing_mean,
 )
 from holdfast.diagnose.rules._parts import ENTROPY, LENGTH, REWARD
-from holdfast.diagnose.rules._parts.functions import without_room
-from holdfast.diagnose.rules._parts.reward import long_not_preferred
+from holdfast.diagnose.rules._parts.reward import long_not_preferred, without_room
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise, preserve_likelihood, setting
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling
 
@@ -114,8 +113,6 @@ LESS_BONUS = advise(
 
 
 RULE = Rule(
-    code="ENT001",
-    doc=__doc__,
     title="entropy surge",
     kind="symptom",
     needs=((ENTROPY, LENGTH), (ENTROPY,)),

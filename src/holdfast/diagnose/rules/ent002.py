@@ -94,8 +94,6 @@ NOISY_ROWS = 20
 
 
 RULE = Rule(
-    code="ENT002",
-    doc=__doc__,
     title="entropy collapse",
     kind="symptom",
     needs=((ENTROPY,),),

@@ -37,8 +37,6 @@ SANE_NATS = 3.0
 
 
 RULE = Rule(
-    code="ENT003",
-    doc=__doc__,
     title="policy samples noise",
     kind="symptom",
     checks=(

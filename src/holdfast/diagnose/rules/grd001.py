@@ -43,8 +43,6 @@ USUAL_NORM_ROWS = 10
 
 
 RULE = Rule(
-    code="GRD001",
-    doc=__doc__,
     title="gradient explosion",
     kind="symptom",
     checks=(

@@ -64,8 +64,6 @@ CUDNN = (
 
 
 RULE = Rule(
-    code="GRD002",
-    doc=__doc__,
     title="non-finite gradient, loss, KL or reward",
     kind="logged cause",
     needs=((SKIPPED,), (NORM,), ("loss/policy",), ("loss",)),

@@ -141,8 +141,6 @@ LEAVE_LESS_OUT: Remedy = advise(
 
 
 RULE = Rule(
-    code="GRD003",
-    doc=__doc__,
     title="gradient is zero",
     needs=tuple((NORM, *names) for names in CONTRAST if names != STD),
     equal_needs=True,

@@ -43,8 +43,17 @@ from holdfast.diagnose.rules._parts.contrast import (
     is_unlikely,
     stretch_of,
 )
-from holdfast.diagnose.rules._parts.functions import MUCH_FRACTION, is_cut_off, more_is_earned
-from holdfast.diagnose.rules._parts.reward import has_risen, is_down, is_low, is_near_best, is_solved, shows_no_rise
+from holdfast.diagnose.rules._parts.reward import (
+    MUCH_FRACTION,
+    has_risen,
+    is_cut_off,
+    is_down,
+    is_low,
+    is_near_best,
+    is_solved,
+    more_is_earned,
+    shows_no_rise,
+)
 from holdfast.diagnose.rules.remedies import CHECK_REWARD, Remedy, advise
 from holdfast.diagnose.rules.rule import Check, Ending, Hit, Left, Rows, Rule, Signal, falling, from_start
 
@@ -336,8 +345,6 @@ REWARD_CHECKS = (
 
 
 RULE = Rule(
-    code="GRP001",
-    doc=__doc__,
     title="rewards equal within groups",
     needs=tuple(CONTRAST),
     applies=compares_in_groups,

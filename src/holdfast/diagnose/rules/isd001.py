@@ -63,8 +63,6 @@ DRIFT_MEMORY_ROWS = 10
 
 
 RULE = Rule(
-    code="ISD001",
-    doc=__doc__,
     title="importance ratios drift",
     applies=ratios_begin_at_one,
     checks=(

@@ -107,8 +107,6 @@ healthy."""
 
 
 RULE = Rule(
-    code="KLD001",
-    doc=__doc__,
     title="policy far from its reference",
     kind="symptom",
     needs=((KL,),),

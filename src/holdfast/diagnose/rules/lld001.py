@@ -26,8 +26,6 @@ def stagnates(rows: Rows, change: Values, fraction: Values, likelihood: Values) 
 
 
 RULE = Rule(
-    code="LLD001",
-    doc=__doc__,
     title="likelihood of correct rollouts stagnates",
     checks=(
         Check(

@@ -45,8 +45,6 @@ def decays(rows: Rows, *columns: Values) -> Signal:
 
 
 RULE = Rule(
-    code="LLD002",
-    doc=__doc__,
     title="likelihood of correct rollouts decays",
     checks=(
         Check(

@@ -67,8 +67,6 @@ FAST_DISPLACED = 0.65
 
 
 RULE = Rule(
-    code="LLD003",
-    doc=__doc__,
     title="death spiral",
     checks=(
         Check(

@@ -59,8 +59,6 @@ def may_have_two_actions(log: Log) -> bool:
 
 
 RULE = Rule(
-    code="LLD004",
-    doc=__doc__,
     title="first action decays faster",
     applies=may_have_two_actions,
     checks=(

@@ -87,8 +87,6 @@ def trailing_half_mean(values: Values) -> Values:
 
 
 RULE = Rule(
-    code="LRN001",
-    doc=__doc__,
     title="updates change nothing",
     kind="logged cause",
     needs=((RATE,),),

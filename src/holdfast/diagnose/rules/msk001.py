@@ -54,8 +54,6 @@ EXPLAINED_SHARE = 0.8
 
 
 RULE = Rule(
-    code="MSK001",
-    doc=__doc__,
     title="observation tokens in the loss",
     kind="logged cause",
     checks=(

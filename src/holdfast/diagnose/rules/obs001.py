@@ -44,8 +44,6 @@ ONE_SIDED_SHARE = 0.8
 
 
 RULE = Rule(
-    code="OBS001",
-    doc=__doc__,
     title="correct and incorrect rollouts not distinguished",
     applies=is_observed,
     checks=(

@@ -112,8 +112,6 @@ RECOMPUTED = advise(f"{FRESHER}If rollouts have to be stale, add a [penalty on l
 
 
 RULE = Rule(
-    code="OFP001",
-    doc=__doc__,
     title="rollouts too old for the update",
     kind="symptom",  # a policy that breaks clips more tokens too, and what breaks it comes first
     checks=(

@@ -100,8 +100,6 @@ def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -
 
 
 RULE = Rule(
-    code="PEN001",
-    doc=__doc__,
     title="penalty has no effect",
     kind="logged cause",
     needs=((ACTIVE,), (TERM,)),

@@ -22,8 +22,6 @@ fails_often = partial(happens_often, most=MAX_FAILED_FRACTION, running=1)
 
 
 RULE = Rule(
-    code="RET001",
-    doc=__doc__,
     title="retriever failing",
     kind="logged cause",
     applies=searches,

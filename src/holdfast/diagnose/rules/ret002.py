@@ -18,8 +18,6 @@ from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rule
 
 RULE = Rule(
-    code="RET002",
-    doc=__doc__,
     title="searches return nothing",
     kind="logged cause",
     applies=searches,

@@ -250,11 +250,11 @@ what shows later may follow from that."""
 class Rule:
     """One code: how it is detected, and what the user should know about it."""
 
-    code: str
-    """Stable, such as `LLD003`."""
-    doc: str | None
-    """The docstring of the rule's file, with paragraphs that begin with "Meaning: ", "Impact: " and "Limitations: ".
-    None under `python -OO`."""
+    code: str = ""
+    """Stable, such as `LLD003`; the name of the rule's file says it."""
+    doc: str | None = None
+    """The docstring of that file, with paragraphs that begin with "Meaning: ", "Impact: " and "Limitations: ". None
+    under `python -OO`."""
     title: str
     kind: Kind = "likely cause"
     needs: tuple[tuple[str, ...], ...] = ()

@@ -140,8 +140,6 @@ COMPARE = advise(
 
 
 RULE = Rule(
-    code="RWD001",
-    doc=__doc__,
     title="reward collapse",
     kind="symptom",
     equal_needs=True,

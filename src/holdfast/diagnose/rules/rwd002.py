@@ -12,8 +12,7 @@ from __future__ import annotations
 from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.log.trailing import Values, highest, margin, trailing_mean
 from holdfast.diagnose.rules._parts import ANSWERED, EM, REWARD
-from holdfast.diagnose.rules._parts.functions import functions_of
-from holdfast.diagnose.rules._parts.reward import may_lose
+from holdfast.diagnose.rules._parts.reward import functions_of, may_lose
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
@@ -59,8 +58,6 @@ def is_about_answers(log: Log) -> bool:
 
 
 RULE = Rule(
-    code="RWD002",
-    doc=__doc__,
     title="reward without answers",
     kind="symptom",
     applies=is_about_answers,

@@ -33,8 +33,7 @@ from holdfast.diagnose.log.trailing import (
     trend,
 )
 from holdfast.diagnose.rules._parts import REWARD
-from holdfast.diagnose.rules._parts.functions import FORM, functions_of, has_functions, plain_name
-from holdfast.diagnose.rules._parts.reward import has_risen, may_lose
+from holdfast.diagnose.rules._parts.reward import FORM, functions_of, has_functions, has_risen, may_lose, plain_name
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
@@ -129,8 +128,6 @@ def _declines(values: Values, smooth: Values) -> Truths:
 
 
 RULE = Rule(
-    code="RWD003",
-    doc=__doc__,
     title="reward functions diverge",
     applies=has_functions,
     checks=(

@@ -30,8 +30,6 @@ def never_rose(rows: Rows, _: Values) -> Signal | None:
 
 
 RULE = Rule(
-    code="RWD004",
-    doc=__doc__,
     title="reward has not risen",
     kind="symptom",
     checks=(

@@ -18,7 +18,7 @@ from holdfast.diagnose.log import finite
 from holdfast.diagnose.log.trailing import Values
 from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules._parts import REWARD
-from holdfast.diagnose.rules._parts.functions import functions_of, has_functions, plain_name
+from holdfast.diagnose.rules._parts.reward import functions_of, has_functions, plain_name
 from holdfast.diagnose.rules.remedies import CHECK_REWARD
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
@@ -46,8 +46,6 @@ PENALTY = re.compile(r"penal|punish|overlong|repet", re.IGNORECASE)
 
 
 RULE = Rule(
-    code="RWD005",
-    doc=__doc__,
     title="reward function always 0",
     kind="from the start",
     applies=has_functions,

@@ -182,8 +182,6 @@ SAME_WEIGHTS = advise(
 
 
 RULE = Rule(
-    code="SMP001",
-    doc=__doc__,
     title="sampler and trainer disagree",
     needs=((GAP,), *((measure.series,) for measure in MEASURES), (MASS,), (*SURPRISE, REWARD)),
     checks=(

@@ -46,8 +46,6 @@ LONGER_TIMES = 1.5
 
 
 RULE = Rule(
-    code="SMP002",
-    doc=__doc__,
     title="mismatch between sampler and trainer grows",
     equal_needs=True,
     applies=samples_elsewhere,

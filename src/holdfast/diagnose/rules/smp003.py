@@ -70,8 +70,6 @@ UNSYNCED = (
 
 
 RULE = Rule(
-    code="SMP003",
-    doc=__doc__,
     title="sampler does not get the new weights",
     equal_needs=True,
     applies=has_own_sampler,

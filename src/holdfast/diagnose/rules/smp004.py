@@ -44,8 +44,6 @@ a half the weights vary as much as their mean: half of the rollouts are spent on
 
 
 RULE = Rule(
-    code="SMP004",
-    doc=__doc__,
     title="importance weights leave a small effective sample",
     applies=lambda log: ESS in log.series,
     checks=(

@@ -22,8 +22,7 @@ from holdfast.diagnose.log.trailing import Values
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules._parts import REWARD
-from holdfast.diagnose.rules._parts.functions import functions_of
-from holdfast.diagnose.rules._parts.reward import has_risen
+from holdfast.diagnose.rules._parts.reward import functions_of, has_risen
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, in_newest
 
@@ -127,8 +126,6 @@ def stood_still(rows: Rows, _: Values) -> Signal | None:
 
 
 RULE = Rule(
-    code="STL001",
-    doc=__doc__,
     title="metric does not change",
     checks=(
         Check(

@@ -333,8 +333,6 @@ CHECKS = (
 
 
 RULE = Rule(
-    code="STP001",
-    doc=__doc__,
     title="step too large",
     needs=((DISPLACEMENT, CORRECT), (LOG_RATIO, LENGTH), (CLIPPED, REWARD)),
     checks=tuple(replace(check, signal=from_first_update(check.signal)) for check in CHECKS),

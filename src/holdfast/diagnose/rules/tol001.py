@@ -100,8 +100,6 @@ USED_EVALUATIONS = 3
 
 
 RULE = Rule(
-    code="TOL001",
-    doc=__doc__,
     title="agent stops calling its tool",
     needs=((CALLS,), (TURNS,)),
     applies=takes_turns,

@@ -125,8 +125,6 @@ def was_called(rows: Rows) -> Truths:
 
 
 RULE = Rule(
-    code="TOL002",
-    doc=__doc__,
     title="tool calls fail",
     kind="logged cause",
     applies=lambda log: has(log, FAILED) or has(log, LENGTH, TURNS, REWARD),

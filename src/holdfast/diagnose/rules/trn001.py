@@ -32,8 +32,7 @@ from holdfast.diagnose.log.trailing import (
     trailing_mean,
 )
 from holdfast.diagnose.rules._parts import ADVANTAGE, LENGTH, MIXED, REWARD, TRUNCATED
-from holdfast.diagnose.rules._parts.functions import ALL_TRUNCATED, MUCH_FRACTION, more_is_earned
-from holdfast.diagnose.rules._parts.reward import is_down, is_low
+from holdfast.diagnose.rules._parts.reward import ALL_TRUNCATED, MUCH_FRACTION, is_down, is_low, more_is_earned
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
@@ -192,8 +191,6 @@ CUT_FROM_THE_START = advise(
 
 
 RULE = Rule(
-    code="TRN001",
-    doc=__doc__,
     title="rollouts truncated",
     needs=((TRUNCATED,), (ADVANTAGE, LENGTH)),
     checks=(

@@ -14,7 +14,7 @@ import numpy as np
 
 from holdfast.diagnose.log.trailing import Values, margin, mean_at_first, trailing_mean
 from holdfast.diagnose.rules._parts import LENGTH, REWARD
-from holdfast.diagnose.rules._parts.functions import more_is_earned
+from holdfast.diagnose.rules._parts.reward import more_is_earned
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
@@ -40,8 +40,6 @@ COST_TIMES = 2.0
 
 
 RULE = Rule(
-    code="TRN002",
-    doc=__doc__,
     title="rollouts grow without a higher reward",
     kind="symptom",
     needs=((LENGTH, REWARD),),

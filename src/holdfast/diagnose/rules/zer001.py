@@ -55,8 +55,6 @@ def learns(rows: Rows) -> bool:
 
 
 RULE = Rule(
-    code="ZER001",
-    doc=__doc__,
     title="zeros that are normal",
     needs=((REWARD, LOSS), (REWARD, CLIPPED), (REWARD, KL)),
     equal_needs=True,

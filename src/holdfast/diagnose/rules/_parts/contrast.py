@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from holdfast.diagnose.log.smoothed import reward_range
 from holdfast.diagnose.log.trailing import Truths, Values, delayed, highest, lowest, noise, rows_since, trailing_mean
 from holdfast.diagnose.rules._parts import ANSWERED, ENTROPY, LENGTH, MIXED
-from holdfast.diagnose.rules._parts.functions import without_room
+from holdfast.diagnose.rules._parts.reward import without_room
 from holdfast.diagnose.rules.rule import Rows
 
 Rank = NDArray[np.int64]
