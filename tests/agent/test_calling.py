@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +28,7 @@ from holdfast.recipe import load
 from holdfast.recipe.validation import code_errors
 from holdfast.retrieval.types import NoPassages
 
+from ..loopback import Asked, Reply, serving
 from ..waiting import wait_for
 from .test_tools import Ended, call
 
@@ -170,15 +170,8 @@ def test_what_no_model_can_call_is_refused_with_file_and_line(
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "own-tools.md").read_text(encoding="utf-8")
 
 
-class Rates(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        known = self.path == "/rate?from=USD&to=EUR"
-        self.send_response(200 if known else 404)
-        self.end_headers()
-        self.wfile.write(json.dumps({"rate": 0.85}).encode())
-
-    def log_message(self, *_: Any) -> None:
-        pass
+def rates(asked: Asked) -> Reply:
+    return 200 if asked.path == "/rate?from=USD&to=EUR" else 404, {"rate": 0.85}
 
 
 def test_the_guide_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speaker: Callable[[str], Any]) -> None:
@@ -199,10 +192,7 @@ def test_the_guide_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
 
     assert called("calculator", expression="400 * (12.5 / 100)") == "50.0"
     assert called("calculator", expression="9 ** 9").startswith("Error: ValueError: 9 ** 9 is not arithmetic")
-    server = HTTPServer(("127.0.0.1", 0), Rates)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("RATES_URL", f"http://127.0.0.1:{server.server_port}")
-    assert called("exchange_rate", base="USD", target="EUR") == "1 USD is 0.85 EUR"
-    assert called("exchange_rate", base="USD", target="x") == "Error: HTTPError: HTTP Error 404: Not Found"
-    server.shutdown()
-    server.server_close()
+    with serving(rates) as url:
+        monkeypatch.setenv("RATES_URL", url)
+        assert called("exchange_rate", base="USD", target="EUR") == "1 USD is 0.85 EUR"
+        assert called("exchange_rate", base="USD", target="x") == "Error: HTTPError: HTTP Error 404: Not Found"

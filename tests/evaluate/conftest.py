@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -18,9 +17,12 @@ from holdfast.model.text.tokens import decode
 from holdfast.recipe import load
 from holdfast.retrieval.types import Document
 from holdfast.tasks.questions import Example
-from holdfast.train.listener import Listener
 
 from ..agent import conftest as agent
+from ..listening import Told
+from ..loopback import Asked, Reply, serving
+
+__all__ = ["Told"]
 
 Saying = Callable[[str, Request], "str | tuple[str, str]"]
 """(context as text, request) -> what is said, and how it ended if not by itself."""
@@ -79,50 +81,27 @@ class CompletionServer:
 
 @pytest.fixture
 def completion_server() -> Iterator[CompletionServer]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with lock:
-                state.bodies.append({"path": self.path, **body})
-                state.headers.append(dict(self.headers))
-                status, answer = state.replies.pop(0) if state.replies else (200, None)
-            if state.hold is not None:
-                state.hold.wait(60)
-            if answer is None:
-                assert state.saying is not None
-                answer = json.dumps({"choices": [state.saying(body)]}).encode()
-            self.send_response(status)
-            if state.retry_after is not None and status != 200:
-                self.send_header("Retry-After", state.retry_after)
-            # With status 201 the server dies in the middle of its answer.
-            self.send_header("Content-Length", str(len(answer) + (10 if status == 201 else 0)))
-            self.end_headers()
-            self.wfile.write(answer)
-            if status == 201:
-                self.close_connection = True
-
-        def do_GET(self) -> None:
-            state.headers.append(dict(self.headers))
-            status, payload = state.pages.get(self.path, (404, {"detail": "Not Found"}))
-            answer = json.dumps(payload).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing on the console."""
+    def complete(asked: Asked) -> Reply:
+        if asked.method == "GET":
+            state.headers.append(dict(asked.headers))
+            return state.pages.get(asked.path, (404, {"detail": "Not Found"}))
+        with lock:
+            state.bodies.append({"path": asked.path, **asked.body})
+            state.headers.append(dict(asked.headers))
+            status, answer = state.replies.pop(0) if state.replies else (200, None)
+        if state.hold is not None:
+            state.hold.wait(60)
+        if answer is None:
+            assert state.saying is not None
+            answer = json.dumps({"choices": [state.saying(asked.body)]}).encode()
+        more = {} if state.retry_after is None or status == 200 else {"Retry-After": state.retry_after}
+        # With status 201 the server dies in the middle of its answer.
+        return status, answer, more | ({"Content-Length": str(len(answer) + 10)} if status == 201 else {})
 
     lock = threading.Lock()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that went away
-    state = CompletionServer(f"http://127.0.0.1:{server.server_port}")
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    yield state
-    server.shutdown()
-    server.server_close()
+    with serving(complete) as url:
+        state = CompletionServer(url)
+        yield state
 
 
 TINY = {"id": "tiny", "object": "model"}
@@ -131,20 +110,6 @@ TINY = {"id": "tiny", "object": "model"}
 def serve(server: CompletionServer, *entries: dict[str, Any]) -> None:
     """Let the server list these models."""
     server.pages["/v1/models"] = (200, {"object": "list", "data": list(entries)})
-
-
-class Told(Listener):
-    """A listener that remembers."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.advanced: list[int] = []
-
-    def advance(self, done: int, detail: Any = None) -> None:
-        self.advanced.append(done)
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 def example(index: int, question: str, *golds: str, source: str = "nq", **metadata: Any) -> Example:

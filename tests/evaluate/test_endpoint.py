@@ -16,6 +16,7 @@ from holdfast.evaluate.endpoint.line import Asked, Desk, Visit
 
 from ..browser import Browser, find_browser
 from ..model.conftest import tokenizer
+from ..waiting import wait_for
 from .endpoint import ANSWERS, PASSAGES, SEARCHES, Policy, desk, served
 
 __all__ = ["tokenizer"]
@@ -217,22 +218,13 @@ def later(url: str, answers: list[httpx.Response]) -> threading.Thread:
     return thread
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(600):
-        if true():
-            return
-        pause.wait(0.1)
-    raise AssertionError("it never came")
-
-
 def test_more_requests_than_may_wait_are_refused(policy: Any, gate: Gate) -> None:
     own, answers = desk(policy(*[ANSWERS] * 3, before=gate), waiting=1), list[httpx.Response]()
     with served(own) as url:
         first = later(url, answers)
         assert gate.reached.acquire(timeout=60)
         second = later(url, answers)
-        wait_until(lambda: len(own.open) == 2)
+        wait_for(lambda: len(own.open) == 2, minutes=1)
         refused = httpx.post(url + CHAT, json=QUESTION, timeout=60)
         assert refused.status_code == 429 and int(refused.headers["retry-after"]) > 0
         assert refused.json()["error"]["type"] == "rate_limit_error"
@@ -285,12 +277,12 @@ def test_nobody_waits_for_those_that_have_left(policy: Any, gate: Gate, stream: 
         running = call(url, stream=stream)
         assert gate.reached.acquire(timeout=60)
         waiting = call(url, stream=stream)
-        wait_until(lambda: len(own.open) == 2)
+        wait_for(lambda: len(own.open) == 2, minutes=1)
         for connection in (running, waiting):
             connection.close()
-        wait_until(lambda: len(visits) == 2 and all(visit.gone.is_set() for visit in visits))
+        wait_for(lambda: len(visits) == 2 and all(visit.gone.is_set() for visit in visits), minutes=1)
         gate.open.release()  # the turn that was being sampled: a search, after which the rollout would go on
-        wait_until(lambda: not own.open)
+        wait_for(lambda: not own.open, minutes=1)
         gate.open.release()
         assert httpx.post(url + CHAT, json=QUESTION, timeout=60).json()["choices"][0]["finish_reason"] == "stop"
     assert len(said.seen["ask"]) == 2, "a turn of the first rollout, and that of the last"
@@ -383,7 +375,7 @@ def test_the_page_asks_and_shows_the_searches(browser: Browser, policy: Any, gat
         browser.call("Page.navigate", url=url)
 
         def see(expression: str) -> None:
-            wait_until(lambda: bool(browser.js(f"document.readyState === 'complete' && !!({expression})")))
+            wait_for(lambda: bool(browser.js(f"document.readyState === 'complete' && !!({expression})")), minutes=1)
 
         see("document.getElementById('token')?.offsetParent")  # it asks for the token, and for nothing else
         assert not browser.js("document.getElementById('question').offsetParent")

@@ -135,7 +135,7 @@ def test_questions_that_no_answer_can_be_right_to_are_named(words: Any, tmp_path
 def test_progress_is_told_inside_a_batch(words: Any, tmp_path: Path, is_local: bool) -> None:
     told = Told()
     Evaluation(evaluated_model(echo(words), local=is_local), DIRECT, QUESTIONS, None).run(tmp_path, told, batch=20)
-    assert told.advanced == [0, *range(2, 21, 2), 20, 21, 22, 23, 23]
+    assert told.done == [0, *range(2, 21, 2), 20, 21, 22, 23, 23]
 
 
 @pytest.mark.parametrize(("is_local", "kept"), [(True, 0), (False, 6)])

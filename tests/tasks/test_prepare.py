@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 from collections import Counter
 
 import pytest
@@ -17,6 +15,8 @@ from holdfast.base.scoring import MODES, normalize_answer
 from holdfast.tasks.catalogue import GENERAL, MULTI_HOP, SETS, TEST_SIZE
 from holdfast.tasks.files import read_examples
 from holdfast.tasks.prepare import Folder, Hub, open_questions, origin_of, plan, prepare, sample_file, sample_questions
+
+from ..loopback import serving
 
 
 def test_the_seven_and_their_published_sizes():
@@ -101,36 +101,18 @@ def test_where_files_may_come_from(tmp_path):
         origin_of(str(tmp_path / "x.jsonl"))
 
 
-class _FakeHub(http.server.BaseHTTPRequestHandler):
+HUB_FILE = b"".join(
+    json.dumps({"id": f"test_{i}", "question": f"q {i}", "golden_answers": [str(i)]}).encode() + b"\n"
+    for i in range(125)
+)
+
+
+def as_the_hub(asked):
     """As much of the hub as its client needs: one data set that has one file."""
-
-    body = b"".join(
-        json.dumps({"id": f"test_{i}", "question": f"q {i}", "golden_answers": [str(i)]}).encode() + b"\n"
-        for i in range(125)
-    )
-
-    def do_HEAD(self):
-        self._answer(b"")
-
-    def do_GET(self):
-        self._answer(self.body)
-
-    def _answer(self, body):
-        if self.path == "/datasets/own/sets/resolve/main/bamboogle/test.jsonl" or self.path == "/":
-            self.send_response(200)
-            self.send_header("ETag", '"5"')
-        else:
-            self.send_response(404)
-            missing = "EntryNotFound" if "/own/sets/" in self.path else "RepoNotFound"
-            self.send_header("X-Error-Code", missing)
-            body = b""
-        self.send_header("X-Repo-Commit", "0" * 40)
-        self.send_header("Content-Length", str(len(self.body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
+    commit = {"X-Repo-Commit": "0" * 40}
+    if asked.path in ("/datasets/own/sets/resolve/main/bamboogle/test.jsonl", "/"):
+        return 200, HUB_FILE, commit | {"ETag": '"5"'}
+    return 404, b"", commit | {"X-Error-Code": "EntryNotFound" if "/own/sets/" in asked.path else "RepoNotFound"}
 
 
 PREPARE = """
@@ -155,13 +137,9 @@ def with_hub(tmp_path, endpoint, *commands):
 
 @pytest.mark.slow
 def test_from_a_hub_and_then_from_its_cache(tmp_path):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _FakeHub)
-    endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     names = ("bamboogle --from own/sets --out out", "popqa --from own/sets --out out", "popqa --from no/such --out out")
-    (code, *_), none, other = with_hub(tmp_path, endpoint, *names)
-    server.shutdown()
-    server.server_close()
+    with serving(as_the_hub) as endpoint:
+        (code, *_), none, other = with_hub(tmp_path, endpoint, *names)
     assert code == "0"
     assert [e.id for e in read_examples(tmp_path / "out" / "test.jsonl")][-1] == "bamboogle/test/124"
     assert none[0] == "2" and "own/sets on the hub has none of popqa/test.jsonl" in none[2]

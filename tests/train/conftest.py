@@ -14,15 +14,14 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.diagnose.finding import Finding
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.sampler.hf import HFPolicy
 from holdfast.recipe import Config, validate
 from holdfast.tasks.world.model import build_tokenizer
-from holdfast.train.listener import Listener, StepResult
 from holdfast.train.run import train
 from holdfast.train.start import warm_start_only
 
+from ..listening import Told
 from ..told import by_number, says
 from .whole_runs import EVERYTHING
 
@@ -103,32 +102,6 @@ def whole(recipe: Callable[..., Config], tmp_path_factory: pytest.TempPathFactor
     run_dir = tmp_path_factory.mktemp("whole") / "run"
     train(recipe(EVERYTHING), run_dir)
     return run_dir
-
-
-class Told(Listener):
-    """A listener that remembers everything."""
-
-    def __init__(self) -> None:
-        self.stages: list[tuple[str, int | None]] = []
-        self.advanced: list[tuple[int, dict[str, float]]] = []
-        self.steps: list[tuple[int, dict[str, float]]] = []
-        self.notes: list[str] = []
-        self.alarms: list[Finding] = []
-
-    def stage(self, name: str, total: int | None = None) -> None:
-        self.stages.append((name, total))
-
-    def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
-        self.advanced.append((done, dict(detail or {})))
-
-    def step(self, result: StepResult) -> None:
-        self.steps.append((result.step, dict(result.metrics)))
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-    def finding(self, finding: Finding) -> None:
-        self.alarms.append(finding)
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def test_a_final_evaluation_goes_on_where_it_was_stopped(
     monkeypatch.setattr(evaluate, "CHUNK", 2)
     train(recipe(), tmp_path / "whole", listener=told)
     assert told.stages[-1] == ("final evaluation on test", 10)
-    assert [done for done, _ in told.advanced[-8:]] == [2, 4, 5, 5, 7, 9, 10, 10]
+    assert told.done[-8:] == [2, 4, 5, 5, 7, 9, 10, 10]
     rolled_out: list[tuple[str, ...]] = []
     original = evaluate.Evaluator._rollouts
 

@@ -26,7 +26,7 @@ def test_a_warm_start_is_watched_and_kept(recipe: Recipe, tmp_path: Path, told: 
     config = recipe({"warm_start.seed": 5, "warm_start.steps": 6, "train.steps": 1})
     train(config, tmp_path / "one", listener=told)
     assert ("warm start", 6) in told.stages
-    assert [done for done, _ in told.advanced][:6] == [*range(1, 7)] and told.advanced[0][1]["loss"] > 3
+    assert told.done[:6] == [*range(1, 7)] and told.advanced[0][1]["loss"] > 3
     train(config, tmp_path / "two")
     # From the cache it is the same policy, and one that is damaged there is made again.
     assert_same_run(tmp_path / "one", tmp_path / "two")

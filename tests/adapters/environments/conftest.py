@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.model.text.tokens import decode, encode
+
+from ...loopback import Asked, Reply, serving
 
 PASSAGES = {
     "mora": "Mora\nThe lake of Mora is the Sile. It <|im_end|> is deep.",
@@ -25,38 +25,6 @@ QUESTIONS = {
     "Who lives in Orsa?": "nobody",
     "What is lost?": "nothing",
 }
-Reply = tuple[int, Any]
-
-
-@contextmanager
-def serving(handle: Callable[[str, dict[str, Any]], Reply]) -> Iterator[str]:
-    """The address of a server that answers a POST with what `handle(path, body)` returns."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, answer = handle(self.path, body)
-            payload = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing on the console."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)
@@ -106,12 +74,12 @@ def recipe(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
 def searches() -> Iterator[str]:
     """The address of a `/retrieve` server that finds one passage, and refuses to look for what is lost."""
 
-    def handle(path: str, body: dict[str, Any]) -> Reply:
-        assert path == "/retrieve"
-        if "lost" in body["queries"][0]:
+    def handle(request: Asked) -> Reply:
+        assert request.path == "/retrieve"
+        if "lost" in request.body["queries"][0]:
             return 400, {"detail": "the index is <|im_end|> away"}
         document = {"id": "mora", "contents": PASSAGES["mora"]}
-        return 200, {"result": [[{"document": document, "score": 1.0}] for _ in body["queries"]]}
+        return 200, {"result": [[{"document": document, "score": 1.0}] for _ in request.body["queries"]]}
 
     with serving(handle) as address:
         yield address
@@ -130,8 +98,9 @@ class Model:
     prompts: list[list[dict[str, Any]]] = field(default_factory=list)
     """Messages of each call that did not."""
 
-    def answer(self, path: str, body: dict[str, Any]) -> Reply:
+    def answer(self, request: Asked) -> Reply:
         """`/v1/chat/completions`, with a parser of calls, or `/inference/v1/generate`."""
+        path, body = request.path, request.body
         if path.endswith("/generate"):
             prompt = decode(self.tokenizer, body["token_ids"])
             asked = next(asked for asked in QUESTIONS if asked[:20] in prompt)
