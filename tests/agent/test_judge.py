@@ -11,11 +11,12 @@ import pytest
 
 from holdfast.agent.judge import FILE, Asked, Judge, JudgeClient, Judgement, prompt_of
 from holdfast.agent.rewards import check_weights, score_trajectory
-from holdfast.agent.trajectory import Answer, Trajectory, Turn
+from holdfast.agent.trajectory import Answer
 from holdfast.base.errors import ConfigError, RolloutError
 from holdfast.base.retries import Retries
 
 from ..judges import JudgeServer, a_judge
+from ..rollouts import rollout, turn
 
 MORA = Asked("Where is the lake?", ("Mora", "Mora town"), "in the town of Mora")
 ORSA = Asked("Where is the lake?", ("Mora",), "Orsa")
@@ -135,14 +136,13 @@ def test_a_run_has_a_bound(limit: dict[str, int], judge: JudgeServer, tmp_path: 
 
 
 def test_the_parts_of_the_reward() -> None:
-    turn = Turn(tokens=(1,), logprobs=(-0.1,), action=Answer("in Mora"))
-    rollout = Trajectory(example_id="a", prompt=(0,), turns=(turn,))
+    answered = rollout(turn(Answer("in Mora")))
     weights = {"em": 0.5, "judge": 2.0}
-    assert score_trajectory(rollout, ["Mora"], weights, judged=0.75).reward == 1.5
-    scored = score_trajectory(rollout, ["in mora"], weights, judged=None)
+    assert score_trajectory(answered, ["Mora"], weights, judged=0.75).reward == 1.5
+    scored = score_trajectory(answered, ["in mora"], weights, judged=None)
     assert (scored.reward, scored.reward_parts["judge"]) == (2.5, 1.0), "exact match stands for one that is unsure"
     check_weights({"em": 0.0, "judge": 1.0})
-    assert "judge" not in score_trajectory(rollout, ["Mora"], {"em": 1.0}).reward_parts
+    assert "judge" not in score_trajectory(answered, ["Mora"], {"em": 1.0}).reward_parts
 
 
 @pytest.mark.parametrize("settings", [{"weight": 1.0}, {"weight": 1.0, "url": "http://h"}, {"rubric": " "}])

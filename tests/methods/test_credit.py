@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.trajectory import Answer, Group, Search, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Group, Search, Trajectory
 from holdfast.base.errors import ConfigError
 from holdfast.methods.credit import action_credit
 from holdfast.methods.registry import GiGPO, Methods
@@ -14,21 +14,19 @@ from holdfast.recipe import Loss, load
 from holdfast.train.objective import Objective
 from holdfast.train.rollouts import training_batch
 
+from ..rollouts import rollout, turn
+
 TEXTS = {4: "Oslo is a city", 5: "Elephants never forget", 6: "no passage", 7: "Oslo is a city."}
 
 
-def rollout(reward: float, *observations: int) -> Trajectory:
+def searching(reward: float, *observations: int) -> Trajectory:
     """Searches whose observations are single tokens, then an answer; two tokens a turn."""
-    search = (
-        Turn(tokens=(7, 8), logprobs=(-1.0,) * 2, observation=(o,), observation_text=TEXTS[o], action=Search("q"))
-        for o in observations
-    )
-    turns = (*search, Turn(tokens=(9, 8), logprobs=(-1.0, -1.0), action=Answer("x")))
-    return Trajectory(example_id="q", prompt=(1, 2), turns=turns, reward=reward, reward_parts={"em": reward})
+    searches = (turn(Search("q"), observation=(o,), observation_text=TEXTS[o]) for o in observations)
+    return rollout(*searches, turn(Answer("x")), right=reward)
 
 
 # Two rollouts find passage 4, and one of them answers right; a third finds 5 and searches again.
-GROUP = Group("q", (rollout(1.0, 4), rollout(0.0, 4), rollout(1.0, 5, 6)))
+GROUP = Group("q", (searching(1.0, 4), searching(0.0, 4), searching(1.0, 5, 6)))
 
 
 def credit_of(method: GiGPO) -> tuple[TokenBatch, torch.Tensor]:
@@ -50,7 +48,7 @@ def test_first_actions_and_answers_behind_the_same_passage_are_compared() -> Non
 
 
 def test_nearly_the_same_passage_is_the_same_state() -> None:
-    near = Group("q", (rollout(1.0, 4), rollout(0.0, 7)))
+    near = Group("q", (searching(1.0, 4), searching(0.0, 7)))
     batch = TokenBatch.from_trajectories([near], pad_token_id=0)
     answers = batch.action_ids == 2
     assert bool((action_credit(GiGPO(), batch, [near])[answers] != 0).all())
@@ -58,7 +56,7 @@ def test_nearly_the_same_passage_is_the_same_state() -> None:
 
 
 def test_other_questions_are_not_the_same_state() -> None:
-    other = Group("r", (rollout(0.0, 4), rollout(0.0, 4)))
+    other = Group("r", (searching(0.0, 4), searching(0.0, 4)))
     batch = TokenBatch.from_trajectories([GROUP, other], pad_token_id=0)
     credit = action_credit(GiGPO(), batch, [GROUP, other])
     assert bool((credit[3:] == 0).all())

@@ -9,16 +9,18 @@ import pytest
 import torch
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.trajectory import Answer, Group, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Group
 from holdfast.base.errors import ConfigError
 from holdfast.methods.operations import OPERATIONS, Operation, weight_percentiles
 from holdfast.methods.registry import IPO, M2PO, ClipCov, Method, SamplerWeights, VarianceFilter
 from holdfast.recipe import load
 
+from ..rollouts import rollout, turn
+
 
 def group(name: str, *rewards: float, tokens: int = 3) -> Group:
-    turn = Turn(tokens=(3,) * tokens, logprobs=tuple(-k / 2 for k in range(tokens)), action=Answer("x"))
-    return Group(name, tuple(Trajectory(example_id=name, prompt=(1,), turns=(turn,), reward=r) for r in rewards))
+    said = turn(Answer("x"), tokens, logprobs=tuple(-k / 2 for k in range(tokens)))
+    return Group(name, tuple(rollout(said, right=reward) for reward in rewards))
 
 
 def operation(settings: Method) -> Operation:

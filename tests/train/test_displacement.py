@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.trajectory import Answer, Group, Search, Status, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Group, Search, Trajectory
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Loss
 from holdfast.train.displacement import measure_displacement
 from holdfast.train.objective import Objective
 from holdfast.train.rollouts import training_batch
 
+from ..rollouts import rollout, turn
 from .one_update import learner_of
 
 Measure = Callable[..., Any]
@@ -24,22 +25,11 @@ Measure = Callable[..., Any]
 def an_episode(question: int, k: int, tokenizer: Any, *, failed: bool = False) -> Trajectory:
     ids = tokenizer("<search> lake </search>", add_special_tokens=False)["input_ids"]
     said = tokenizer(f"<answer> town {k} é </answer>", add_special_tokens=False)["input_ids"]
-    turns = [Turn(tokens=tuple(ids), logprobs=(0.0,) * len(ids), observation=(5, 6, 7), action=Search("lake"),
-                  text=tokenizer.decode(ids))]  # fmt: skip
-    if k % 2:
-        turns = []
-    turns.append(
-        Turn(tokens=tuple(said), logprobs=(0.0,) * len(said), action=Answer("town"), text=tokenizer.decode(said))
-    )
-    right = float((question + k) % 3 == 0)
-    return Trajectory(
-        example_id=str(question),
-        prompt=(3, 4, 5),
-        turns=tuple(turns),
-        status=Status.RETRIEVAL_FAILED if failed else Status.OK,
-        reward=None if failed else right,
-        reward_parts={} if failed else {"em": right},
-    )
+    turns = [turn(Answer("town"), said, text=tokenizer.decode(said))]
+    if not k % 2:
+        turns.insert(0, turn(Search("lake"), ids, observation=(5, 6, 7), text=tokenizer.decode(ids)))
+    right = (question + k) % 3 == 0
+    return rollout(*turns, right=right, failed=failed, example_id=str(question), prompt=(3, 4, 5))
 
 
 @pytest.fixture
@@ -92,8 +82,8 @@ def test_a_failed_episode_is_not_shown_and_moves_no_other(step: Measure) -> None
     for question, turns in displacement.by_turn.items():
         trajectory = groups[question].trajectories[0]
         assert [c for turn in turns for c in turn.changes] == pytest.approx(alone(trajectory), abs=1e-4)
-        for own, turn in zip(turns, trajectory.turns, strict=True):
-            assert sum(own.chars) == len(turn.text) and len(own.chars) == len(own.changes) == len(turn.tokens or ())
+        for own, said in zip(turns, trajectory.turns, strict=True):
+            assert sum(own.chars) == len(said.text) and len(own.chars) == len(own.changes) == len(said.tokens or ())
 
 
 def test_shown_episodes_change_no_metric(step: Measure) -> None:

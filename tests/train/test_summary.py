@@ -10,10 +10,12 @@ import pytest
 
 from holdfast.agent.protocol import CLEAN
 from holdfast.agent.tools import NATIVE
-from holdfast.agent.trajectory import Answer, Call, Search, ToolResult, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Call, Search, ToolResult, Trajectory
 from holdfast.tasks.questions import Example
 from holdfast.train.evaluate import EvaluationSums, intervals_of
 from holdfast.train.summary import read_sample, samples_of, verdict_of
+
+from ..rollouts import rollout, turn
 
 BEFORE = {"em": 0.2, "em_greedy": 0.4}
 
@@ -123,15 +125,8 @@ def test_a_row_without_a_reward_is_no_step() -> None:
 
 
 def episode(name: str, turns: int, right: bool) -> Trajectory:
-    searches = tuple(Turn(tokens=(1,), logprobs=(0.0,), action=Search("q")) for _ in range(turns - 1))
-    answer = Turn(tokens=(1,), logprobs=(0.0,), action=Answer(name))
-    return Trajectory(
-        example_id=f"s/test/{ord(name)}",
-        prompt=(1,),
-        turns=(*searches, answer),
-        reward=float(right),
-        reward_parts={"em": float(right)},
-    )
+    searches = [turn(Search("q"))] * (turns - 1)
+    return rollout(*searches, turn(Answer(name)), right=right, example_id=f"s/test/{ord(name)}")
 
 
 @pytest.mark.parametrize(
@@ -160,14 +155,11 @@ def test_samples_are_different_episodes(right: str, wrong: str, shown: str) -> N
 def test_a_sample_of_tool_calls_says_what_was_called_and_what_came_back() -> None:
     """And is the same after results.json."""
     returned = ToolResult("12", failed=False, seconds=0.0)
-    call = Turn(
-        tokens=(1,), logprobs=(0.0,), action=Call("times", '{"a": 3}'), text='I look. <call>{"name": "times"}</call>',
-        observation_text="12", result=returned,
-    )  # fmt: skip
-    answer = Turn(tokens=(1,), logprobs=(0.0,), action=Answer("12"), text="12")
-    rollout = replace(episode("a", 1, True), turns=(call, answer))
+    text = 'I look. <call>{"name": "times"}</call>'
+    call = turn(Call("times", '{"a": 3}'), text=text, observation_text="12", result=returned)
+    called = replace(episode("a", 1, True), turns=(call, turn(Answer("12"), text="12")))
     asked = Example(source="s", split="test", index=ord("a"), question="?", golden_answers=("12",))
-    (sample,) = samples_of([rollout], [asked], NATIVE)
+    (sample,) = samples_of([called], [asked], NATIVE)
     assert sample.turns == (
         ([("says", "I look."), ("calls", 'times {"a": 3}')], "12", True),
         ([("answers", "12")], "", False),

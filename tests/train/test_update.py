@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.trajectory import Answer, Group, Search, Status, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Group, Search, Trajectory
 from holdfast.methods.penalties import LLDS, NLL, SAPO, NoPenalty
 from holdfast.methods.registry import M2PO, Methods
 from holdfast.model.language_model import LanguageModel
@@ -22,6 +22,7 @@ from holdfast.train.objective import Objective
 from holdfast.train.plan import in_order, plan_update, shuffled
 from holdfast.train.rollouts import training_batch
 
+from ..rollouts import rollout, turn
 from .one_update import a_batch, double, learner_of, run
 
 # ---- its terms
@@ -271,19 +272,8 @@ def test_a_mini_batch_without_contrast_moves_as_one_with_a_gradient_of_zero(
 
 def episode(right: bool, searches: int, *, failed: bool = False) -> Trajectory:
     """Three tokens a search with four of feedback, then two for the answer."""
-    turns = [
-        Turn(tokens=(7, 8, 9), logprobs=(0.0,) * 3, observation=(4, 5, 6, 4), action=Search("lake"), text="s")
-        for _ in range(searches)
-    ]
-    turns.append(Turn(tokens=(10, 11), logprobs=(0.0,) * 2, action=Answer("town"), text="a"))
-    return Trajectory(
-        example_id="q",
-        prompt=(1, 2),
-        turns=tuple(turns),
-        status=Status.RETRIEVAL_FAILED if failed else Status.OK,
-        reward=None if failed else float(right),
-        reward_parts={} if failed else {"em": float(right)},
-    )
+    search = turn(Search("lake"), (7, 8, 9), observation=(4, 5, 6, 4))
+    return rollout(*[search] * searches, turn(Answer("town"), (10, 11)), right=right, failed=failed)
 
 
 @pytest.mark.parametrize("kind", ["grpo", "dr_grpo"])

@@ -17,9 +17,10 @@ import trl
 from holdfast.adapters.trl import LLDS
 from holdfast.adapters.trl.penalty_mixin import answer_weight
 from holdfast.adapters.trl.search import columns, completion_limit, question_dataset, reward_functions
-from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Search, Status, Trajectory
 from holdfast.base.errors import ConfigError, DataError, RolloutError
 
+from ...rollouts import rollout, turn
 from .conftest import QUESTIONS, Down, sampled_rows, say, train_and_keep_batches
 
 
@@ -112,22 +113,17 @@ def test_mask_mass_of_a_sampler_that_does_not_report_it_is_measured(searching: A
     assert 0.7 <= mass < 0.99
     (first, *_), _ = reward_functions()
     for reported, logged in ((0.5, 0.5), (None, None)):
-        turn = Turn(tokens=(5,), logprobs=(-1.0,), action=Answer("town"), mask_mass=reported and (reported,))
+        said = turn(Answer("town"), 1, mask_mass=reported and (reported,))
         series: dict[str, float] = {}
-        first([Trajectory(example_id="q", prompt=(1,), turns=(turn,))], [["town"]], log_metric=series.__setitem__)
+        first([rollout(said)], [["town"]], log_metric=series.__setitem__)
         assert series.get("holdfast/sampler/mask_mass") == logged
 
 
 def test_a_failed_search_is_no_wrong_answer() -> None:
     """Its rewards are None, its mask is empty; the others keep theirs."""
-    fine = Trajectory(example_id="q", prompt=(1,), turns=(Turn(tokens=(5,), logprobs=(-1.0,), action=Answer("town")),))
-    lost = Trajectory(
-        example_id="q",
-        prompt=(1,),
-        turns=(Turn(tokens=(6, 7), logprobs=(-1.0, -2.0), action=Search("x")),),
-        status=Status.RETRIEVAL_FAILED,
-    )
-    never = Trajectory(example_id="q", prompt=(1,), turns=(), status=Status.ERROR)
+    fine = rollout(turn(Answer("town"), [5]))
+    lost = rollout(turn(Search("x"), [6, 7]), failed=True)
+    never = rollout(failed=True, status=Status.ERROR)
     rows = columns([fine, lost, never], filler=9)
     assert rows["env_mask"] == [[1], [0, 0], [0]]
     assert rows["completion_ids"] == [[5], [6, 7], [9]]
