@@ -7,7 +7,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
+from holdfast import __version__
 from holdfast.base.tested import TESTED
 
 
@@ -51,3 +53,26 @@ def test_the_hosts_of_the_contracts_are_in_the_table(root: Path) -> None:
     hosts = re.findall(r'^    "([\w-]+)": Host\(', (root / "tools" / "contracts.py").read_text(), re.M)
     assert set(hosts) >= {"trl", "verl", "vllm"}
     assert set(hosts) - {"vllm"} <= set(TESTED)
+
+
+# ---- what a release needs
+
+
+def test_one_version(root: Path) -> None:
+    changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## \[(\d[^\]]*)\]", changelog, re.M)
+    assert versions[0] == __version__
+    assert yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))["version"] == __version__
+
+
+def test_targets_of_make_exist(root: Path) -> None:
+    targets = set(re.findall(r"^([\w%-]+):", (root / "Makefile").read_text(encoding="utf-8"), re.M))
+    pages = [
+        root / "docs" / "contributing" / "release.md",
+        root / "CONTRIBUTING.md",
+        root / ".github" / "workflows" / "publish.yml",
+    ]
+    named = {name for page in pages for name in re.findall(r"\bmake ([a-z][\w-]*)", page.read_text(encoding="utf-8"))}
+    assert {"dist", "test-all", "golden"} <= named
+    named = {re.sub("^contracts-.*", "contracts-%", name) for name in named}
+    assert named <= targets

@@ -1,4 +1,4 @@
-"""Each extra brings what its page says it is for. An environment has the wheel and that extra, and nothing else."""
+"""Each extra brings what its page says it is for, and the wheel alone what needs none. CI does this in each Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import done, linked_environment
+from .conftest import ROOT, done, linked_environment, new_environment, run
 
 TRL_LINE = """
 from trl import GRPOTrainer
@@ -57,3 +57,22 @@ def test_server(wheel: Path, tmp_path: Path) -> None:
 )
 def test_others(wheel: Path, tmp_path: Path, extra: str, code: str) -> None:
     done(linked_environment(tmp_path / "venv", wheel, extra), "-c", code, cwd=tmp_path)
+
+
+# ---- the wheel alone, without torch
+
+LOGS = ROOT / "tests" / "fixtures" / "logs"
+
+
+def test_diagnose_needs_the_core_alone(wheel: Path, tmp_path: Path) -> None:
+    bin_folder = new_environment(tmp_path / "venv", wheel)
+    holdfast = bin_folder / "holdfast"
+    assert "No module named 'torch'" in run(bin_folder / "python", "-c", "import torch").stderr
+
+    found = json.loads(done(holdfast, "diagnose", LOGS / "trl-stock", "--json", code=1))  # 1: it has findings
+    assert "finding" in {finding["level"] for finding in found["findings"]}
+    done(holdfast, "report", LOGS / "trl-stock", "--out", tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size > 50_000
+    assert "diagnose" in done(bin_folder / "holdfast-rl", "--help")
+    missing = run(holdfast, "train")
+    assert missing.returncode == 2 and "pip install 'holdfast-rl[train]'" in missing.stderr

@@ -12,6 +12,7 @@ from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.rows import count_rows
 from holdfast.retrieval.corpus import corpus_hash, fields_of, passages
 from holdfast.retrieval.storage import StoredDocuments, write_documents
+from holdfast.retrieval.survey import Survey
 from holdfast.retrieval.types import Document
 
 from .pdfs import pdf
@@ -325,3 +326,52 @@ def test_passages_come_back(tmp_path: Path) -> None:
     for row in (4, -5):
         with pytest.raises(IndexError, match="the index has 4"):
             stored[row]
+
+
+# ---- what an agent could not read
+
+
+def surveyed(*texts: str, room: int = 100) -> Survey:
+    survey = Survey(room)
+    given = [Document(f"a.md#{n}", f"Orsa\n{text}") for n, text in enumerate(texts, 1)]
+    assert list(survey.watched(given)) == given
+    return survey
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("The lake of Orsa is cold and deep.", None),
+        ("A 0.938 12 3.9 I 4 x 71", None),  # of a table
+        ("湖水很冷，山很高。", None),
+        ("오르사 호수는 매우 차갑고 깊다.", None),
+        ("T h e l a k e o f O r s a", "garbled"),
+        ('! " # $ % & lake of Orsa', "garbled"),
+        ("Th\ufffd l\ufffdke of Ors\ufffd is cold", "garbled"),
+        ("\ue001\ue002 \ue003 of Orsa is cold", "garbled"),
+        ("Cold.", "empty"),
+        ("湖水很冷。", "empty"),
+        ("word " * 100, "too long"),
+    ],
+)
+def test_a_flaw_is_named(text: str, kind: str | None) -> None:
+    assert list(surveyed(text).flawed) == ([] if kind is None else [kind])
+
+
+def test_a_passage_that_occurred_before_is_repeated() -> None:
+    text = "The lake of Orsa is cold and deep."
+    assert surveyed(text, text, text).flawed == {"repeated": 2}
+
+
+def test_ten_are_shown_and_the_worst_come_first() -> None:
+    survey = surveyed(*(f"{n} " + "word " * 5 * n for n in range(20, 70)), "Cold.")
+    flaws = survey.flaws()
+    assert len(flaws) == 10 and flaws[0].why == "empty: 1 word"
+    assert [flaw.document.id for flaw in flaws[1:3]] == ["a.md#50", "a.md#49"]
+    assert survey.flawed.total() == sum(tokens > 100 for tokens in survey.tokens) + 1
+
+
+def test_what_most_passages_fit_into() -> None:
+    survey = surveyed(*["word " * 40] * 19, "word " * 4000)
+    assert survey.fits() == survey.fits(0.5) < 100 < survey.fits(1)
+    assert Survey(10).fits() == 0
