@@ -182,15 +182,6 @@ def test_what_does_not_pass_is_said_at_once(
     assert str(asked().error).endswith(f"give --server {completion_server.url}/v1/chat/completions")
 
 
-def test_a_server_that_is_down_ends_the_evaluation(
-    completion_server: CompletionServer, words: Any, tmp_path: Path
-) -> None:
-    completion_server.replies = [(500, b"no")] * 100
-    questions = [example(i, "Who?", "Mira") for i in range(9)]
-    with pytest.raises(RolloutError, match=r"all 9 questions of a batch failed.* answered 500: no"):
-        evaluated(policy_of(completion_server, words, retries=0), "direct", tmp_path, questions)
-
-
 def test_a_stop_does_not_wait_for_a_server_that_hangs(completion_server: CompletionServer, words: Any) -> None:
     completion_server.hold = threading.Event()
     completion_server.saying = lambda body: choice("late")

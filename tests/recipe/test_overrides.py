@@ -112,10 +112,6 @@ def test_contradictions(case: str) -> None:
         ["--train.questions=2", "--train.group_size=5"],  # 10 rollouts for K = 10
         ["--train.group_size=1", "--loss.advantage=reinforce"],
         ["--reward.em=0", "--reward.f1=1"],
-        ["--data.train=q.jsonl", "--data.dev=d.jsonl", "--retrieval.corpus=c.jsonl"],
-        ["--data.train=q.jsonl", "--retrieval.url=http://h:1"],
-        ["--data.train=factbook", "--retrieval.index=i"],
-        ["--data.train=factbook", "--retrieval.url=http://h:1"],
         ["--world.filler_length=3,3", "--world.filler_words=11"],
     ],
 )

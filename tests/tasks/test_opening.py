@@ -34,6 +34,7 @@ def test_contradictions(case: str) -> None:
         ["--data.train=factbook", "--retrieval.index=i"],
         ["--data.train=factbook", "--retrieval.url=http://h:1"],
         ["--data.train=q.jsonl", "--data.dev=d.jsonl", "--retrieval.corpus=c.jsonl"],
+        ["--data.train=q.jsonl", "--retrieval.url=http://h:1"],
     ],
 )
 def test_their_neighbours_are_fine(overrides: list[str]) -> None:

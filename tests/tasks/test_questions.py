@@ -36,22 +36,6 @@ def test_a_row_becomes_an_example(tmp_path):
     assert read_questions(put(tmp_path, GOOD), source="own")[0].id == "own/train/0"
 
 
-@pytest.mark.parametrize(
-    ("row", "field", "reason"),
-    [
-        ({"golden_answers": ["x"]}, "question", "missing"),
-        ({"question": "Who?", "golden_answers": ["A", "?!"]}, "golden_answers", "'A', '?!' is empty without punct"),
-    ],
-)
-def test_rows_that_cannot_be_used(tmp_path, row, field, reason):
-    heard = []
-    examples = read_questions(put(tmp_path, GOOD, row, GOOD), on_skip=heard.append)
-    assert [e.id for e in examples] == ["nq/train/0", "nq/train/2"]  # ids do not shift
-    (skipped,) = heard
-    assert (skipped.line, skipped.field) == (2, field)
-    assert reason in skipped.reason
-
-
 # ---- as sets publish their rows, written for this test
 
 PUBLISHED = {
@@ -101,11 +85,18 @@ def test_a_spreadsheet(tmp_path):
     assert (second.question, second.golden_answers, second.source) == ("Where?", ("Orsa",), "mine")
 
 
-def test_a_question_that_its_set_calls_unanswerable_is_skipped(tmp_path):
-    rows = [GOOD, {"question": "Who?", "answer": "x", "answerable": False}, {"question": "Who?", "answer": {"n": 1}}]
+def test_what_cannot_be_learned_from_is_skipped_and_told(tmp_path):
+    rows = [
+        GOOD,
+        {"question": "Who?", "answer": "x", "answerable": False},
+        {"question": "Who?", "answer": {"n": 1}},
+        {"question": "Who?", "golden_answers": ["A", "?!"]},
+    ]
     skips: list[Skipped] = []
-    read_questions(put(tmp_path, *rows, GOOD), on_skip=skips.append)
-    assert [(skip.line, skip.field) for skip in skips] == [(2, "answerable"), (3, "answer")]
+    examples = read_questions(put(tmp_path, *rows, GOOD, GOOD), on_skip=skips.append)
+    assert [(skip.line, skip.field) for skip in skips] == [(2, "answerable"), (3, "answer"), (4, "golden_answers")]
+    assert "'A', '?!' is empty without punct" in skips[-1].reason
+    assert [e.id for e in examples] == ["nq/train/0", "nq/train/4", "nq/train/5"]  # ids do not shift
 
 
 def examples(n: int, tag: str = "Who?") -> list[Example]:

@@ -166,24 +166,6 @@ def test_a_step_sees_no_gap_and_no_noise(recipe: Recipe) -> None:
     assert all(math.isfinite(value) for value in metrics.values())
 
 
-def test_rows_of_a_batch_take_their_mask_along(recipe: Recipe) -> None:
-    trainer = make_trainer(recipe)
-    batch = trainer.make_batch(trainer.roll_out(trainer.question_order.next(4))[0])
-    (micro,) = trainer.learner.old_pass(batch, [[list(range(len(batch)))]]).minibatches[0]
-    last, short = len(micro) - 1, int(micro.lengths.argmin())
-    part = micro.select([last, short]).trim()
-    same = micro.select(torch.arange(len(micro))).sampling_mask
-    assert part.sampling_mask is not None and micro.sampling_mask is not None and same is not None
-    assert all(torch.equal(a, b) for a, b in zip(same.rows, micro.sampling_mask.rows, strict=True))
-    logprobs = trainer.learner.logprobs(part.token_ids, part.loss_mask, sampling_mask=part.sampling_mask).logprobs
-    torch.testing.assert_close(logprobs.detach(), part.old_logprobs, atol=1e-5, rtol=1e-5)
-    picked = micro.select(torch.tensor([row == short for row in range(len(micro))]))
-    assert picked.sampling_mask is not None
-    assert [len(row) for row in picked.sampling_mask.rows] == [int(picked.loss_mask.sum())]
-    with pytest.raises(ValueError, match="sampling_mask has 1 rows"):
-        replace(micro, sampling_mask=micro.sampling_mask.select([0]))
-
-
 # ---- `score_centering` in the local trainer
 
 
