@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.adapters.launch import Machines, plan, verl_files
 from holdfast.adapters.launch.plan import launch_of
-from holdfast.adapters.launch.translation import Noted, Refused, fate
+from holdfast.adapters.launch.recipe import Noted, Refused, fate
 from holdfast.base.errors import ConfigError
 from holdfast.recipe import Config, setting_names, setting_values
 from holdfast.tasks.questions import Example

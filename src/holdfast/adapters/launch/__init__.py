@@ -16,8 +16,7 @@ A translation keeps the meaning or refuses. A setting is in the files that are w
 What is written comes from the files of `templates/`.
 """
 
-from holdfast.adapters.launch.files import Plan
 from holdfast.adapters.launch.plan import plan, write_plan
-from holdfast.adapters.launch.recipe import Machines
+from holdfast.adapters.launch.recipe import Machines, Plan
 
 __all__ = ["Machines", "Plan", "plan", "write_plan"]

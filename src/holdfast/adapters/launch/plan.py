@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from holdfast.adapters.launch import trl_files, trl_options, verl_files, verl_options
-from holdfast.adapters.launch.files import Plan
-from holdfast.adapters.launch.recipe import Machines, Recipe
-from holdfast.adapters.launch.translation import Fates, Launch, Noted, Refused, fate
+from holdfast.adapters.launch.recipe import Fates, Launch, Machines, Noted, Plan, Recipe, Refused, fate
 from holdfast.base.errors import ConfigError, raise_all
 from holdfast.base.section import Refusal, sentence
 from holdfast.hosts import HOSTS

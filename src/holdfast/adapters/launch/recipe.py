@@ -1,20 +1,22 @@
-"""A recipe with its machines, and what follows from it for every host."""
+"""A recipe with its machines, what follows from it for every host, and what it becomes there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 
-from holdfast.adapters.launch.translation import Option, Translation
+from holdfast.base.errors import DataError
 from holdfast.base.section import Refusal
 from holdfast.hosts.host import Host
 from holdfast.methods.penalties import CustomPenalty
 from holdfast.methods.registry import Method
 from holdfast.model.models import stored
 from holdfast.recipe import Config, setting_values
-from holdfast.tasks.task_set import TaskSet
+from holdfast.tasks.task_set import Questions, TaskSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,3 +147,165 @@ def local_notes(recipe: Recipe) -> Iterator[str]:
             f"{path} was imported to check it. Python must find {module} where this runs too; install it there, "
             "or let PYTHONPATH in run.sh name its folder"
         )
+
+
+# ---- what it becomes in a host: options, or why it cannot run there
+
+
+class Code(str):
+    """A value that is code of the host, and is written without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Here(str):
+    """A path in the launch folder, or a full path. The command writes the full path: workers run in other folders."""
+
+    __slots__ = ()
+
+
+class Reference(str):
+    """A key of the host's own configuration, which it looks up."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a host; `why` names the settings it comes from, or the reason for its value."""
+
+    name: str
+    value: object
+    why: str
+
+
+class Noted(str):
+    """What is reported of a setting that has no meaning in the host, if it is not the default."""
+
+    __slots__ = ()
+
+
+class Refused(str):
+    """Why the host has nothing like a setting, and the nearest to it. An error, if it is not the default."""
+
+    __slots__ = ()
+
+
+Fates = Mapping[str, Noted | Refused]
+"""What becomes of a setting, or of a section's settings, that are neither options nor in a file of the launch."""
+
+ANYWHERE: Fates = {
+    "train.anchor_every": Refused(
+        "the host's loss has log-probs of the policy that sampled, but not of an older one. Leave it out, or use "
+        "`holdfast train`"
+    ),
+    "reward.judge": Refused(
+        "the host does not have holdfast's judge. Set reward.judge.weight = 0 and give the host a reward function "
+        "that asks one, or use `holdfast train`"
+    ),
+}
+"""Settings that only the local trainer has."""
+
+
+def fate(fates: Fates, setting: str) -> Noted | Refused | None:
+    """The entry for a setting: that of its own name, or else of its section."""
+    return fates.get(setting) or fates.get(setting.rpartition(".")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A method in a host: its options there, or why it cannot be."""
+
+    options: tuple[Option, ...] = ()
+    problems: tuple[Refusal | str, ...] = ()
+    """What the host cannot do."""
+    notes: tuple[str, ...] = ()
+    """A sentence for each thing that the host does differently."""
+    absent: str = ""
+    """Why the host does not have the method."""
+
+
+def absent(method: Method, reasons: Mapping[str, str]) -> Translation:
+    """A method that a host does not have, for the reason under its name, or for the method's own."""
+    why = reasons.get(method.name, method.elsewhere)
+    problem = f"[{method.table()}]: {why}. Leave it out, or use `holdfast train`"
+    return Translation(problems=(problem,), absent=why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A recipe for one host."""
+
+    host: str
+    options: tuple[Option, ...]
+    notes: tuple[str, ...]
+    """A sentence for each thing that the host does differently, or not at all."""
+    files: Mapping[str, str]
+    """Text files by their path in the folder."""
+    data: Mapping[str, str]
+    """Files that `write_data` writes: path in the folder -> their source, in words."""
+    write_data: Callable[[Path], None] = field(compare=False)
+    """Writes the questions into a folder. Raises `DataError` for a data file that cannot be used."""
+    schedule: str
+    """How K, the optimizer steps per rollout batch, follows from options of the host."""
+    first: tuple[str, ...]
+    """Commands to run before `run.sh`, in the folder."""
+
+    @property
+    def values(self) -> dict[str, object]:
+        """Options by name."""
+        return {option.name: option.value for option in self.options}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a recipe becomes a run of the host."""
+
+    options: Callable[[Recipe], Iterator[Option]]
+    """The options, in the order of the file that has them."""
+    fates: Fates
+    method: Callable[[Method, Config], Translation]
+    problems: Callable[[Recipe], Iterator[Refusal | str]]
+    """Combinations of settings that the host cannot do."""
+    differences: Callable[[Recipe], Iterator[str]]
+    """A sentence for each thing that the host does differently."""
+    plan: Callable[[Recipe, tuple[Option, ...], tuple[str, ...]], Plan]
+    """(recipe, options, notes) -> all of it, with the files of the folder."""
+
+
+# ---- what the files of a launch folder are made from: templates that are filled in, and the questions
+
+
+_PLACE = re.compile(r"«(\w+)»")
+_IF = re.compile(r"«\?(\w+)»")
+
+
+def filled(template: str, **texts: object) -> str:
+    """A file of `launch/templates`, with a text at each «place». A line that begins with «?place» is there only if the
+    text of that place is not empty."""
+    lines = []
+    for line in (files("holdfast.adapters.launch") / "templates" / template).read_text(encoding="utf-8").split("\n"):
+        condition = _IF.match(line)
+        if condition is None or texts[condition[1]]:
+            rest = line[condition.end() :] if condition else line
+            lines.append(_PLACE.sub(lambda match: str(texts[match[1]]), rest))
+    return "\n".join(lines)
+
+
+def questions_for(recipe: Recipe, host: str) -> Questions:
+    """The questions of the task set.
+
+    Raises `DataError` for a file that cannot be used, and for fewer questions than a rollout batch: both hosts leave
+    out a batch that is not full, so they would not train at all.
+    """
+    questions, train = recipe.tasks.questions(), recipe.config.train
+    if len(questions.train) < train.questions:
+        raise DataError(
+            f"data.train = {recipe.config.data.train!r} leaves {len(questions.train)} questions to train on, but a "
+            f"rollout batch takes train.questions = {train.questions} and {host} skips a batch that is not full; "
+            "lower it"
+        )
+    return questions

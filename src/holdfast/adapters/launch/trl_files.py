@@ -9,9 +9,7 @@ from pathlib import Path
 from shlex import quote
 from textwrap import indent
 
-from holdfast.adapters.launch.files import Plan, filled, questions_for
-from holdfast.adapters.launch.recipe import Recipe
-from holdfast.adapters.launch.translation import Option
+from holdfast.adapters.launch.recipe import Option, Plan, Recipe, filled, questions_for
 from holdfast.adapters.launch.trl_options import correct_above, division
 from holdfast.methods.penalties import LLDS, NLL, SAPO, Penalty
 from holdfast.recipe import Config, dump

@@ -6,8 +6,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.adapters.launch.recipe import Recipe, local_notes, methods, same, schedule_problem, truncation
-from holdfast.adapters.launch.translation import ANYWHERE, Code, Fates, Noted, Option, Refused, Translation, absent
+from holdfast.adapters.launch.recipe import (
+    ANYWHERE,
+    Code,
+    Fates,
+    Noted,
+    Option,
+    Recipe,
+    Refused,
+    Translation,
+    absent,
+    local_notes,
+    methods,
+    same,
+    schedule_problem,
+    truncation,
+)
 from holdfast.base.section import Refusal
 from holdfast.hosts.trl import TRL
 from holdfast.methods.registry import NTHR, Method, OffPolicyMask, SamplerWeights

@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 
-from holdfast.adapters.launch.files import Plan, filled, questions_for
-from holdfast.adapters.launch.recipe import Recipe
-from holdfast.adapters.launch.translation import Here, Option, Reference
+from holdfast.adapters.launch.recipe import Here, Option, Plan, Recipe, Reference, filled, questions_for
 from holdfast.adapters.launch.verl_options import AGENT_LOOPS, mini_batch
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS

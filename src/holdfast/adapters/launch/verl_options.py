@@ -12,18 +12,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast import __version__
-from holdfast.adapters.launch.recipe import Recipe, local_notes, methods, same, schedule_problem, truncation
-from holdfast.adapters.launch.translation import (
+from holdfast.adapters.launch.recipe import (
     ANYWHERE,
     Fates,
     Here,
     Noted,
     Option,
+    Recipe,
     Reference,
     Refused,
     Translation,
     absent,
     fate,
+    local_notes,
+    methods,
+    same,
+    schedule_problem,
+    truncation,
 )
 from holdfast.adapters.verl_losses import ANSWER_SPAN, LOSSES, loss_name
 from holdfast.base.section import Refusal
