@@ -18,6 +18,7 @@ from holdfast.base.opening import BLOCK, left_out, piped, spooled
 from holdfast.diagnose.log import REWARDS, Log, Series, finite
 from holdfast.diagnose.readers.columns import series_of
 from holdfast.diagnose.readers.find import CONSOLES, READABLE, STORES, find_logs
+from holdfast.diagnose.readers.inside import NOTEBOOK
 from holdfast.diagnose.readers.names import (
     COMMON,
     COMPLEMENTS,
@@ -33,7 +34,6 @@ from holdfast.diagnose.readers.names import (
     translation,
     variant_of,
 )
-from holdfast.diagnose.readers.notebook import NOTEBOOK
 from holdfast.diagnose.readers.reader import LogFile, Raw
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS
 from holdfast.diagnose.readers.same_run import deduplicate_runs, joined_parts, with_unique_names

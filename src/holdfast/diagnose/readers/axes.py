@@ -98,6 +98,11 @@ def is_evaluation(text: object) -> bool:
     return isinstance(text, str) and text.lower() in _EVALUATIONS
 
 
+def below_eval(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of an evaluation, with the names by which it is told from one of training."""
+    return {f"eval/{name.removeprefix('eval_')}": value for name, value in row.items()}
+
+
 def phase_in(rows: Sequence[Row]) -> str | None:
     """The column that says which rows are of an evaluation, beside rows that are not; None without one."""
     names = dict.fromkeys(name for row in rows for name, value in row.items() if is_evaluation(value))

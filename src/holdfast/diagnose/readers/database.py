@@ -8,7 +8,7 @@ A database is opened so that nothing is written. A folder has a file for each me
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
@@ -156,25 +156,30 @@ def _config(text: Any, tally: Tally) -> dict[str, object]:
 
 def _mlflow(database: Connection, file: LogFile, whole: Tally) -> Iterator[Raw]:
     runs = database.execute("SELECT run_uuid, name FROM runs WHERE lifecycle_stage != 'deleted' ORDER BY start_time")
-    settings: dict[Any, dict[str, object]] = {}
+    params: dict[Any, dict[str, str]] = {}
     for run, key, value in _sound(database.execute("SELECT run_uuid, key, value FROM params"), whole):
-        settings.setdefault(run, {})[str(key).replace("/", ".")] = setting(str(value))
+        params.setdefault(run, {})[str(key)] = str(value)
     rows = _rows_by_run(database, "run_uuid", "key, value, step, is_nan, timestamp", whole)
     for run, name in list(_sound(runs, whole)):
         tally = Tally(file.path, "row")
-        columns = columns_of(_points(rows.get(run, []), tally), tally)
-        yield Raw("mlflow", host_of(columns.names()), str(name or run), columns, settings.get(run, {}))
+        yield mlflow_run(_logged(rows.get(run, []), tally), str(name or run), params.get(run, {}), tally)
 
 
-def _points(rows: list[tuple[Any, ...]], tally: Tally) -> Iterator[Point]:
-    """The values of a run by time. NaN and infinity have numbers of their own in MLflow's database."""
-    for place, key, value, step, is_nan, _ in sorted(rows, key=lambda row: row[-1] if type(row[-1]) is int else 0):
+def _logged(rows: list[tuple[Any, ...]], tally: Tally) -> Iterator[tuple[int, Point]]:
+    """The values of a run with their times. NaN and infinity have numbers of their own in MLflow's database."""
+    for place, key, value, step, is_nan, time in rows:
         if type(value) is not float or type(step) is not int or type(key) is not str:
             tally.add("left out {n values}: not a number", place)
-        elif is_nan:
-            yield place, key, step, math.nan
-        else:
-            yield place, key, step, value if -_LARGEST < value < _LARGEST else 2 * value
+            continue
+        number = math.nan if is_nan else value if -_LARGEST < value < _LARGEST else 2 * value
+        yield time if type(time) is int else 0, (place, key, step, number)
+
+
+def mlflow_run(logged: Iterable[tuple[int, Point]], name: str, params: Mapping[str, str], tally: Tally) -> Raw:
+    """A run of MLflow from its values, each with its time, and its parameters."""
+    columns = columns_of((point for _, point in sorted(logged, key=lambda one: one[0])), tally)
+    settings = {key.replace("/", "."): setting(value) for key, value in params.items()}
+    return Raw("mlflow", host_of(columns.names()), name, columns, settings)
 
 
 def _has_metrics(path: Path) -> bool:
@@ -210,8 +215,8 @@ _MAX_PARAM = 1 << 14  # bytes
 
 
 def _read_folder(file: LogFile, tally: Tally) -> list[Raw]:
-    """The metrics of a run, in the order of their times."""
-    logged: list[tuple[int, Point]] = []  # with the time of each
+    """The run of a folder."""
+    logged: list[tuple[int, Point]] = []
     for name, path in _below(file.path / _METRICS).items():
         for place, line in lines(path, tally):
             try:
@@ -220,10 +225,8 @@ def _read_folder(file: LogFile, tally: Tally) -> list[Raw]:
             except ValueError:
                 if line.strip():
                     tally.add("skipped {n lines} that are not `timestamp value step`", place, f"{name}: {line}")
-    logged.sort(key=lambda point: point[0])
-    columns = columns_of((point for _, point in logged), tally)
     title = read_yaml(file.path / _META).get("run_name")
-    return [Raw("mlflow", host_of(columns.names()), str(title or file.name), columns, _settings(file.path / _PARAMS))]
+    return [mlflow_run(logged, str(title or file.name), _params(file.path / _PARAMS), tally)]
 
 
 def _below(folder: Path) -> dict[str, Path]:
@@ -231,11 +234,11 @@ def _below(folder: Path) -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def _settings(folder: Path) -> dict[str, object]:
-    result: dict[str, object] = {}
+def _params(folder: Path) -> dict[str, str]:
+    result: dict[str, str] = {}
     for name, path in _below(folder).items():
         with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
-            result[name.replace("/", ".")] = setting(file.read(_MAX_PARAM))
+            result[name] = file.read(_MAX_PARAM)
     return result
 
 

@@ -17,7 +17,7 @@ from holdfast.base.opening import opened
 from holdfast.diagnose.readers.columns import Point, columns_of
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
-from holdfast.diagnose.readers.records import UNREADABLE, fields, signed
+from holdfast.diagnose.readers.records import UNREADABLE, fields, signed, text_of
 from holdfast.diagnose.readers.text import Tally
 
 _MARK = "tfevents"
@@ -114,15 +114,10 @@ def _event(event: bytes) -> tuple[int, list[tuple[str, float | None]]]:
 
 
 def _value(message: bytes) -> tuple[str, float | None]:
-    tag, result = "", None
-    for number, part in fields(message):
-        if number == _TAG and isinstance(part, bytes):
-            tag = part.decode("utf-8", "replace")
-        elif number == _SIMPLE_VALUE and isinstance(part, bytes):
-            result = _FLOAT.unpack(part)[0]
-        elif number == _TENSOR and isinstance(part, bytes):
-            result = _scalar(part)
-    return tag, result
+    parts = dict(fields(message))
+    simple, tensor = parts.get(_SIMPLE_VALUE), parts.get(_TENSOR)
+    number = _FLOAT.unpack(simple)[0] if isinstance(simple, bytes) else None
+    return text_of(parts.get(_TAG)), _scalar(tensor) if isinstance(tensor, bytes) else number
 
 
 def _scalar(tensor: bytes) -> float | None:

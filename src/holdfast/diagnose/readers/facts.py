@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from holdfast.diagnose.readers.axes import is_evaluation
+from holdfast.diagnose.readers.axes import below_eval, is_evaluation
 from holdfast.diagnose.readers.columns import number_in
 from holdfast.diagnose.readers.names import snake
 
@@ -150,11 +150,6 @@ def is_of_evaluation(line: str) -> bool:
     """
     placed = _STEP.search(line) or _EPOCH.search(line) or _COUNT.search(line)
     return placed is not None and any(map(is_evaluation, _WORD.findall(line, 0, placed.start())))
-
-
-def below_eval(row: dict[str, float]) -> dict[str, float]:
-    """A row of an evaluation, with the names by which it is told from one of training."""
-    return {f"eval/{name.removeprefix('eval_')}": number for name, number in row.items()}
 
 
 def fact_in(line: str) -> dict[str, float]:

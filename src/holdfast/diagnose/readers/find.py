@@ -20,8 +20,8 @@ from holdfast.diagnose.readers.console import CONSOLE
 from holdfast.diagnose.readers.database import DATABASE, MLFLOW
 from holdfast.diagnose.readers.dicts import DICTS
 from holdfast.diagnose.readers.event_file import TENSORBOARD
+from holdfast.diagnose.readers.inside import NOTEBOOK
 from holdfast.diagnose.readers.jsonl import LINES, STATE, STATE_FILE
-from holdfast.diagnose.readers.notebook import NOTEBOOK
 from holdfast.diagnose.readers.objects import ARRAY, COLUMNS, OBJECTS
 from holdfast.diagnose.readers.prints import COUNTED, PRINTS, SCORES
 from holdfast.diagnose.readers.reader import LogFile, Reader

@@ -12,7 +12,7 @@ from itertools import chain, groupby, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.diagnose.readers.axes import counter_in
+from holdfast.diagnose.readers.axes import below_eval, counter_in
 from holdfast.diagnose.readers.columns import Columns
 from holdfast.diagnose.readers.console import SEARCHED
 from holdfast.diagnose.readers.facts import (
@@ -21,7 +21,6 @@ from holdfast.diagnose.readers.facts import (
     LINE,
     SCORED,
     Core,
-    below_eval,
     fact_in,
     facts_in,
     has_epoch_alone,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, AnyStr, Generic
 
 from holdfast.diagnose.log import Format
-from holdfast.diagnose.readers.axes import MAX_LABEL, axis_in, counter_in, is_evaluation, label_in, phase_in
+from holdfast.diagnose.readers.axes import MAX_LABEL, axis_in, below_eval, counter_in, is_evaluation, label_in, phase_in
 from holdfast.diagnose.readers.columns import MAX_NAMES, Columns, whole
 from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of, like_a_reward, trainer_of
 from holdfast.diagnose.readers.numbering import Numbering, is_numeric, is_row, step_in
@@ -86,7 +86,7 @@ def _by_phase(split: Split, phase: str) -> Split:
     def of_phase(row: Row) -> tuple[Any, Row]:
         evaluated = is_evaluation(row.pop(phase, None))
         step, metrics = split(row)
-        return step, {f"eval/{name.removeprefix('eval_')}": metrics[name] for name in metrics} if evaluated else metrics
+        return step, below_eval(metrics) if evaluated else metrics
 
     return of_phase
 

@@ -122,6 +122,11 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         at += size
 
 
+def text_of(value: int | bytes | None) -> str:
+    """A field as text; "" for one that is absent or a number."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+
+
 def signed(varint: int) -> int:
     """An int64 from its varint.
 
@@ -177,8 +182,7 @@ class _File:
 
     def _run(self, message: bytes) -> None:
         run = dict(fields(message))
-        name = run.get(_RUN_NAME) or run.get(_RUN_ID)
-        self.name = name.decode("utf-8", "replace") if isinstance(name, bytes) else self.name
+        self.name = text_of(run.get(_RUN_NAME) or run.get(_RUN_ID)) or self.name
         config = run.get(_RUN_CONFIG)
         if isinstance(config, bytes):
             self.settings |= _wandb_settings(config)
@@ -272,7 +276,7 @@ def _read_swanlab(file: LogFile, tally: Tally) -> list[Raw]:
                 if kind == _SCALAR and isinstance(part, bytes):
                     points.append((place, *_scalar(part)))
                 elif kind == _START and isinstance(part, bytes):
-                    name = _text(dict(fields(part)).get(_START_NAME)) or name
+                    name = text_of(dict(fields(part)).get(_START_NAME)) or name
         except UNREADABLE:
             tally.add("skipped {n records} that cannot be read", place)
     columns = columns_of(points, tally)
@@ -290,11 +294,7 @@ def _scalar(message: bytes) -> tuple[str, int, float]:
     if not isinstance(step, int) or not isinstance(value, bytes):
         raise ValueError("not a scalar")
     number = dict(fields(value)).get(1, bytes(8))
-    return _text(parts.get(_SCALAR_KEY)), signed(step), struct.unpack("<d", number)[0]  # type: ignore[arg-type]
-
-
-def _text(value: int | bytes | None) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+    return text_of(parts.get(_SCALAR_KEY)), signed(step), struct.unpack("<d", number)[0]  # type: ignore[arg-type]
 
 
 SWANLAB = reader_of_records(b":SWL", ".swanlab", _read_swanlab, "has no number that SwanLab logged")

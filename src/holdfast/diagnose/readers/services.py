@@ -14,11 +14,8 @@ from typing import Any
 
 from holdfast.base.errors import DataError
 from holdfast.base.importing import optional
-from holdfast.diagnose.readers.columns import columns_of
-from holdfast.diagnose.readers.database import DATABASE
-from holdfast.diagnose.readers.names import host_of
+from holdfast.diagnose.readers.database import DATABASE, mlflow_run
 from holdfast.diagnose.readers.reader import LogFile, Raw, dotted, read_rows
-from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import Tally
 
 _PAGE = re.compile(r"https?://[^/]*wandb[^/]*/([^/]+)/([^/]+)/runs/([^/?#]+)")
@@ -83,11 +80,9 @@ def _mlflow(address: str, parts: list[str]) -> list[Raw]:
     run = _asked(address, lambda: client.get_run(name), hint)
     histories = (client.get_metric_history(name, metric) for metric in run.data.metrics)
     logged = _asked(address, lambda: [value for history in histories for value in history], hint)
-    ordered = enumerate(sorted(logged, key=lambda value: value.timestamp), 1)
-    points = ((place, value.key, int(value.step), float(value.value)) for place, value in ordered)
-    columns = columns_of(points, Tally(Path(address), "value"))
-    settings = {key.replace("/", "."): setting(str(value)) for key, value in run.data.params.items()}
-    return [Raw("mlflow", host_of(columns.names()), str(run.info.run_name or name), columns, settings)]
+    timed = ((one.timestamp, (k, one.key, int(one.step), float(one.value))) for k, one in enumerate(logged, 1))
+    params = {key: str(value) for key, value in run.data.params.items()}
+    return [mlflow_run(timed, str(run.info.run_name or name), params, Tally(Path(address), "value"))]
 
 
 def _trackio(address: str, parts: list[str]) -> list[Raw]:

@@ -281,30 +281,6 @@ def leaps_away(rows: Rows, kl: Values) -> Signal:
 LEAP_NATS = 1.0
 """Nats per token that the policy is away from where it began after a few updates. Language models that learn stay below
 0.3 for their whole run."""
-BREAKS = (
-    Check(
-        series=(REWARD,),
-        signal=breaks_at_first,
-        message="The first updates broke the policy: the reward was {first:.3g} at first and is now {reward/mean:.3g}.",
-        look_at=(REWARD, ENTROPY, LENGTH),
-    ),
-    Check(
-        series=(REWARD, ENTROPY),
-        signal=breaks_at_once,
-        message="The policy broke within a few rows: the reward fell from {reward before:.3g} to {reward/mean:.3g}, "
-        "while entropy changed from {entropy before:.2g} to {entropy/mean:.2g} nats.",
-        look_at=(REWARD, ENTROPY, CLIPPED),
-    ),
-    Check(
-        series=(KL,),
-        signal=leaps_away,
-        message="The first updates moved the policy far away: the KL to the reference is {kl/reference:.2g} nats per "
-        "token, up from {first:.2g} in the first row.",
-        rows_normal=ROWS_TO_FORGET,
-        look_at=(KL, REWARD),
-    ),
-)
-"""The checks of STP001 that need neither displacement nor ratios."""
 CHECKS = (
     Check(
         series=(DISPLACEMENT, CORRECT),
@@ -328,7 +304,27 @@ CHECKS = (
         "{most before:.1%}.",
         better=((LOG_RATIO,),),
     ),
-    *BREAKS,
+    Check(
+        series=(REWARD,),
+        signal=breaks_at_first,
+        message="The first updates broke the policy: the reward was {first:.3g} at first and is now {reward/mean:.3g}.",
+        look_at=(REWARD, ENTROPY, LENGTH),
+    ),
+    Check(
+        series=(REWARD, ENTROPY),
+        signal=breaks_at_once,
+        message="The policy broke within a few rows: the reward fell from {reward before:.3g} to {reward/mean:.3g}, "
+        "while entropy changed from {entropy before:.2g} to {entropy/mean:.2g} nats.",
+        look_at=(REWARD, ENTROPY, CLIPPED),
+    ),
+    Check(
+        series=(KL,),
+        signal=leaps_away,
+        message="The first updates moved the policy far away: the KL to the reference is {kl/reference:.2g} nats per "
+        "token, up from {first:.2g} in the first row.",
+        rows_normal=ROWS_TO_FORGET,
+        look_at=(KL, REWARD),
+    ),
 )
 
 
