@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import re
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
 from holdfast.agent.agent import Task, run_rollouts
 from holdfast.agent.calling import CallQueue, _late, begin, tools_named
@@ -64,6 +69,63 @@ async def slow(seconds: float | None) -> str:
     return "done"
 
 
+class Size(Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Trip(BaseModel):
+    """Where to."""
+
+    town: str
+    nights: int = Field(1, ge=1)
+    by: Literal["train", "ship"] = "train"
+
+
+@dataclass
+class Booked:
+    what: Any
+    cost: Decimal = Decimal("2.5")
+
+
+def book(trip: Trip, day: datetime.date, size: Size = Size.SMALL, more: list[Trip] | None = None) -> Any:
+    """Book a trip.
+
+    Args:
+        trip: Where to.
+        day: When.
+        size: Of the room.
+        more: Trips after it.
+    """
+    return Booked([trip, day.isocalendar().week, size.name, {trip.town for trip in more or ()}])
+
+
+class Office:
+    def __init__(self, town: str) -> None:
+        self.town = town
+
+    def opened(self, year: int) -> str:
+        """Say when.
+
+        Args:
+            year: The year.
+        """
+        return f"{self.town} {year + 1}"
+
+
+opened = Office("Orsa").opened
+
+
+@cache
+def asked_once(name: str) -> str:
+    """Look it up.
+
+    Args:
+        name: What.
+    """
+    return name.upper()
+
+
 (TOOL,), (SLOW,) = tools_named(f"{__name__}:tool"), tools_named(f"{__name__}:slow")
 
 
@@ -96,6 +158,51 @@ def test_arguments_that_the_schema_does_not_allow(arguments: Any) -> None:
     assert isinstance(TOOL.called({"kind": "sum", "x": float("inf")}), Invalid)
     assert TOOL.called({"kind": "sum", "x": 2}) == Call("tool", '{"kind": "sum", "x": 2}')
     assert SLOW.called({"seconds": None}) == Call("slow", '{"seconds": null}')
+
+
+def tool_of(name: str) -> Any:
+    (tool,) = tools_named(f"{__name__}:{name}")
+    return tool
+
+
+def test_arguments_are_what_the_annotations_say_and_results_what_json_can() -> None:
+    tool = tool_of("book")
+    assert tool.parameters["day"] == {"type": "string", "format": "date", "description": "When."}
+    assert tool.parameters["size"]["description"] == "Of the room." and "title" not in json.dumps(tool.schema)
+    trip = {"town": "Mora", "nights": 2}
+    written = {"trip": trip, "day": "2024-01-09", "size": "large", "more": [trip]}
+    call = tool.called(written)
+    assert isinstance(call, Call) and json.loads(call.arguments) == written
+    result = begin(tool, call.arguments, 60).result()
+    whole = {**trip, "by": "train"}
+    assert json.loads(result.text) == {"what": [whole, 2, "LARGE", ["Mora"]], "cost": "2.5"} and not result.failed
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"trip": {"nights": 1}}, {"trip": {"town": "Mora", "by": "air"}}, {"trip": "Mora"}, {"size": "huge"}]
+)
+def test_parts_that_the_schema_of_a_model_does_not_allow_are_a_wrong_call(wrong: dict[str, Any]) -> None:
+    right = {"trip": {"town": "Mora"}, "day": "2024-01-09"}
+    assert isinstance(tool_of("book").called(right), Call)
+    assert isinstance(tool_of("book").called(right | wrong), Invalid)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"day": "soon"}, "day: Input should be a valid date"),
+        ({"trip": {"town": "Mora", "nights": 0}}, "trip.nights: "),
+    ],
+)
+def test_what_an_annotation_refuses_is_told_by_its_part(wrong: dict[str, Any], why: str) -> None:
+    arguments = {"trip": {"town": "Mora"}, "day": "2024-01-09"} | wrong
+    result = begin(tool_of("book"), json.dumps(arguments), 60).result()
+    assert result.failed and why in result.text and "\n" not in result.text
+
+
+def test_methods_and_cached_functions_are_tools() -> None:
+    assert begin(tool_of("opened"), '{"year": 1900}', 60).result().text == "Orsa 1901"
+    assert begin(tool_of("asked_once"), '{"name": "x"}', 60).result().text == "X"
 
 
 def test_calls_that_hang_do_not_pile_up_or_hold_others_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +251,12 @@ MODULES = {
     "no docstring": ("def f(x: str) -> str:\n    return x", "line 1) does not say enough", "docstring"),
     "no annotation": ('\n\ndef f(x):\n    """F.\n\n    Args:\n        x: X.\n    """', "line 3)", "annotation"),
     "not described": ('def f(x: str) -> str:\n    """F."""\n    return x', "line 1)", "for the argument 'x'"),
+    "a class": ("class f: ...", "is not a function", "of type type"),
+    "a type that nothing describes": (
+        'class T: ...\n\n\ndef f(x: T):\n    """F.\n\n    Args:\n        x: X.\n    """',
+        "line 4)",
+        "T",
+    ),
     "stars": ('def f(*x: str) -> str:\n    """F."""\n    return ""', "line 1)", "*x"),
     "fails": ("import json\njson.loads('x')\ndef f(): ...", ", line 2. Fix that line", "JSONDecodeError"),
     "no syntax": ("x = 1\ndef f(:", ", line 2. Fix that line", "SyntaxError"),

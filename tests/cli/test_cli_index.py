@@ -52,13 +52,22 @@ def test_a_build_says_what_it_read_and_what_it_skipped_and_why(corpus: Path, hol
     names = ["a.md", "b.txt", "c.odt", "d.odt", "e.odt", "f.odt", "g.epub", "LICENSE"]
     Path("docs").mkdir()
     for name in names:
-        Path("docs", name).write_text("A town by the lake.")
+        Path("docs", name).write_text(f"A town by the lake of {name}.")
+    way = "save it as PDF, or convert it with `pandoc FILE -o FILE.md`"
     assert holdfast("index", "build", "docs", "--out", "my-index").stdout.splitlines()[-5:-1] == [
         "docs: 2 passages of 2 files",
-        "skipped 4 files (docs/c.odt, docs/d.odt, docs/e.odt, …): .odt is not read",
+        f"skipped 4 files (docs/c.odt, docs/d.odt, docs/e.odt, …): .odt is not read; {way}",
         "skipped 1 file (docs/LICENSE): a name without an ending is not read",
-        "skipped 1 file (docs/g.epub): .epub is not read",
+        f"skipped 1 file (docs/g.epub): .epub is not read; {way}",
     ]
+
+
+def test_a_folder_of_office_files_says_how_to_read_them(tmp_path: Path, holdfast: Run) -> None:
+    for name in ("a.docx", "b.DOCX", "c.xlsx"):
+        (tmp_path / name).write_bytes(b"PK")
+    said = holdfast("index", "check", str(tmp_path), code=2).stderr
+    assert "contains no .md" in said
+    assert said.count(".docx is not read; save it as PDF") == said.count(".xlsx is not read; save it as PDF") == 1
 
 
 def test_a_dense_index(corpus: Path, holdfast: Run, encoder: Any) -> None:

@@ -8,16 +8,21 @@ Place = tuple[float, float, float, str]
 """Left, bottom, size in points, and the text in Latin-1."""
 
 
-def pdf(pages: Sequence[Sequence[Place]], *, title: str = "", content: bytes | None = None) -> bytes:
-    """A file with these pages of A4, or with one content for all of them."""
+def pdf(pages: Sequence[Sequence[Place] | bytes], *, title: str = "", content: bytes | None = None) -> bytes:
+    """A file with these pages of A4, of texts or of what is drawn; or with one content for all of them."""
     objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b"", b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
     objects.append(b"<< /Title (%s) >>" % title.encode("latin-1"))
     kids = []
     for places in pages:
-        drawn = content or b"\n".join(
-            b"BT /F %g Tf %g %g Td (%s) Tj ET"
-            % (size, left, bottom, text.encode("latin-1").replace(b"(", b"\\(").replace(b")", b"\\)"))
-            for left, bottom, size, text in places
+        drawn = (
+            places
+            if isinstance(places, bytes)
+            else content
+            or b"\n".join(
+                b"BT /F %g Tf %g %g Td (%s) Tj ET"
+                % (size, left, bottom, text.encode("latin-1").replace(b"(", b"\\(").replace(b")", b"\\)"))
+                for left, bottom, size, text in places
+            )
         )
         number = len(objects) + 1
         kids.append(b"%d 0 R" % number)

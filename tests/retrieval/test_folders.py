@@ -121,8 +121,16 @@ def docs(tmp_path: Path) -> Path:
     folder = tmp_path / "docs"
     folder.mkdir()
     for i in range(9):
-        (folder / f"{i}.md").write_text("A town by the lake.")
+        (folder / f"{i}.md").write_text(f"A town by lake {i}.")
     return folder
+
+
+def test_a_copy_is_left_out_and_named(docs: Path) -> None:
+    """Its passages would fill an observation twice."""
+    (docs / "deep" / "er").mkdir(parents=True)
+    (docs / "deep" / "er" / "Größe (1).md").write_bytes((docs / "3.md").read_bytes())
+    documents, skipped = read(docs)
+    assert len(documents) == 9 and skipped == {"Größe (1).md": "is a copy of '3.md'"}
 
 
 @pytest.mark.parametrize(
@@ -214,10 +222,11 @@ def test_a_link_out_of_the_folder_is_left_out_and_named(docs: Path) -> None:
     (docs / "file.md").symlink_to(private / "key.md")
     (docs / "folder").symlink_to(private)
     (docs / "gone.md").symlink_to(docs.parent / "gone.md")
-    (docs / "same.md").symlink_to(docs / "1.md")
+    (docs / "same.md").symlink_to(docs / "1.md")  # in it, and a copy
     (docs / "loop.md").symlink_to(docs / "loop.md")
     documents, skipped = read(docs)
-    assert [document.id for document in documents] == [*(f"{i}.md#1" for i in range(9)), "same.md#1"]
+    assert [document.id for document in documents] == [f"{i}.md#1" for i in range(9)]
+    assert skipped.pop("same.md") == "is a copy of '1.md'"
     assert skipped == dict.fromkeys(("file.md", "folder", "gone.md"), "is a link out of the folder")
     for path in docs.glob("?.md"):
         path.unlink()

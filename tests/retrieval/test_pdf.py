@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.base.jsonl import Skips
 from holdfast.retrieval import pdf as reader
 from holdfast.retrieval.folders import folder_passages
 from holdfast.retrieval.pdf import (
@@ -276,6 +277,18 @@ def test_what_cannot_be_read_is_refused_in_our_words() -> None:
     ):
         with pytest.raises(UnreadablePdf, match=f"^{reason}"):
             read_pdf(data)
+
+
+def test_a_page_that_shows_something_without_text_is_named_and_an_empty_one_is_not(tmp_path: Path) -> None:
+    pytest.importorskip("pypdfium2")
+    scanned, text = b"50 50 200 200 re f", [(50, 700, 12, "The lake is deep.")]
+    assert read_pdf(pdf([text, scanned, [], text, scanned])).pictures == [2, 5]
+    (tmp_path / "a.pdf").write_bytes(pdf([text, scanned, []]))
+    skips = Skips()
+    assert len(list(folder_passages(tmp_path, on_skip=skips))) == 1
+    (sentence,) = skips.sentences()
+    assert sentence.startswith(f"skipped 1 page ({tmp_path}/a.pdf, page 2): shows something, but has no text: ")
+    assert "needs OCR" in sentence
 
 
 def test_a_file_that_needs_too_long_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from threading import Thread, Timer
 from typing import Any
 
 from holdfast.agent import mcp
+from holdfast.agent.functions import plain_function, schema_of, sentence_of, taking_json, text_of
 from holdfast.agent.schema import allows, kind_of
 from holdfast.agent.trajectory import Action, Call, Invalid, Read, Search, ToolResult
 from holdfast.base.errors import ConfigError
@@ -177,11 +178,12 @@ def tools_named(name: str) -> tuple[Tool, ...]:
 def _own_tool(name: str) -> Tool:
     """The function at an import path."""
     function = import_named(name)
-    if not inspect.isfunction(function):
+    plain = plain_function(function)
+    if plain is None:
         raise ConfigError(
             f"{name!r} is not a function: it is of type {type(function).__name__}. Name one that `def` defines"
         )
-    where = f"{name!r} ({function.__code__.co_filename}, line {function.__code__.co_firstlineno})"
+    where = f"{name!r} ({plain.__code__.co_filename}, line {plain.__code__.co_firstlineno})"
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in unnamed:
@@ -190,16 +192,15 @@ def _own_tool(name: str) -> Tool:
                 "parameters"
             )
     try:
-        from transformers.utils import get_json_schema
-
-        schema = get_json_schema(function)
+        schema = schema_of(function)
+        takes_json = taking_json(function)
     except Exception as error:  # several kinds, also those of an annotation that cannot be evaluated
         raise ConfigError(
-            f"{where} does not say enough for a model to call it ({_first_line(error)}). Give each parameter an "
+            f"{where} does not say enough for a model to call it ({sentence_of(error)}). Give each parameter an "
             "annotation, and the function a docstring with a line for each parameter under `Args:`"
         ) from error
     schema["function"]["name"] = name.rpartition(":")[2]
-    return _function_tool(schema, function)
+    return _function_tool(schema, takes_json)
 
 
 def _function_tool(schema: dict[str, Any], function: Callable[..., Any]) -> Tool:
@@ -214,10 +215,6 @@ def _function_tool(schema: dict[str, Any], function: Callable[..., Any]) -> Tool
         return Call(name, written.encode("utf-8", "replace").decode("utf-8"))
 
     return Tool(name, schema, act, function)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 # ---- a call of a function
@@ -260,9 +257,9 @@ def _answer(tool: Tool, arguments: str, timeout: float) -> tuple[str, bool]:
         result = tool.function(**json.loads(arguments))
         if inspect.iscoroutine(result):  # which can be cancelled, and then ends its thread
             result = asyncio.run(asyncio.wait_for(result, timeout + 1))
-        text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, allow_nan=False)
+        text = text_of(result)
     except BaseException as error:  # whatever the user's code raises, `SystemExit` included; json's of NaN and of bytes
-        return f"Error: {type(error).__name__}: {_first_line(error)}", True
+        return f"Error: {type(error).__name__}: {sentence_of(error)}", True
     return text[:_MAX_CHARACTERS].encode("utf-8", "replace").decode("utf-8"), False
 
 

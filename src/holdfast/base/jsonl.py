@@ -19,13 +19,13 @@ from holdfast.base.stored import bounded_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A row, or a whole file, that was not used. `str()` is `file:line: field: reason`, or `file: reason`."""
+    """A row, a page, or a whole file, that was not used. `str()` is `file:line: field: reason`, or `file: reason`."""
 
     path: str
     line: int | None
-    """From 1, as editors count; blank lines count too. None for a whole file."""
+    """From 1, as editors count; blank lines count too. None for a whole file or page."""
     field: str
-    """The bad field, or `row` when the line is not a JSON object, or `file`."""
+    """The bad field, or `row` when the line is not a JSON object; `file` or `page`."""
     reason: str
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Skips:
 
     def _sentence(self, kind: str, count: int) -> str:
         first, s = self._first[kind], "s" * (count > 1)
-        unit, line = ("file", "") if first[0].line is None else ("row", f"line{s} ")
+        unit, line = (first[0].field, "") if first[0].line is None else ("row", f"line{s} ")
         places = ", ".join(str(skip.line or skip.path) for skip in first) + ", …" * (count > len(first))
         reason = kind if len({skip.problem for skip in first}) > 1 else first[0].problem
         return f"skipped {count:,} {unit}{s} ({line}{places}): {reason}"

@@ -113,8 +113,8 @@ def open_model(
     """Load the model, or connect to its server.
 
     `model` as in `settings_of`. `samples` None decodes greedily. `given` are the settings of the user. Truncated
-    sampling is used only when it is among them, so that a run trained with it is evaluated like the others. With
-    `note`, a local model gets as many CPU threads as are fastest, as in training, and `note` gets a sentence on them.
+    sampling is used only when it is among them, so that a run trained with it is evaluated like the others. A local
+    model gets as many CPU threads as are fastest, as in training; `note` gets a sentence on them.
     """
     top_p, top_k = _truncation(config, given)
     temperature = config.sampling.temperature
@@ -159,7 +159,7 @@ def open_model(
         raise ConfigError("--tokenizer has no effect without --server, because a local model has its own tokenizer")
     saved = folder()  # once, because it reads the whole checkpoint for its checksums
     language_model = load_model(config.model, saved, pick_device(config.run.device))
-    if note is not None and (measured := choose_threads(language_model, config)):
+    if (measured := choose_threads(language_model, config)) and note is not None:
         note(measured)
     policy = HFPolicy(
         language_model.model,

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from html import unescape
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from holdfast.base.errors import DataError
 from holdfast.base.files import size_text
 from holdfast.base.jsonl import Judge, Skipped
 from holdfast.base.scoring import UNSPACED
-from holdfast.retrieval.pdf import UnreadablePdf, read_pdf
+from holdfast.retrieval.pdf import OCR, UnreadablePdf, read_pdf
 from holdfast.retrieval.types import Document
 
 WORDS = 100
@@ -39,10 +40,11 @@ class Block:
 
     text: str
     level: int = 0
-    """Of a heading, from 1; 0 for a paragraph. The level of a document's own name is `_NAME`."""
+    """Of a heading, from 1; 0 for a paragraph; else `_NAME` or `_LOST`."""
 
 
-_NAME = -1
+_NAME, _LOST = -1, -2
+"""Levels of a document's own name, and of a page that cannot be read, whose text is `N: why`."""
 Blocks = Iterator[Block]
 
 
@@ -57,10 +59,10 @@ def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace
     """Passages of at most `WORDS` words. The id is `path#n`. The title is the path of headings, from one of level 1 or
     the file's name down.
 
-    Names that begin with a dot are left out. What cannot be read is reported as skipped, with the reason: a file of
-    another type, a link out of the folder, a file without a paragraph, whatever its reader raises. So is one that is
-    not UTF-8, which `replace` reads with U+FFFD where they are few. Raises `DataError` for a folder without files of
-    these types, or when more than half of them cannot be read.
+    Names that begin with a dot or `~$` are left out. What cannot be read is reported as skipped, with the reason: a
+    file of another type, a link out of the folder, a file without a paragraph, a copy of another, a page without text,
+    whatever its reader raises. So is one that is not UTF-8, which `replace` reads with U+FFFD where they are few.
+    Raises `DataError` for a folder without files of these types, or when more than half of them cannot be read.
     """
 
     def skipped(path: Path, reason: str) -> Skipped:
@@ -68,31 +70,42 @@ def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace
 
     root, files = folder.resolve(), []
     for path in sorted(folder.rglob("*")):
-        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+        if any(part.startswith((".", "~$")) for part in path.relative_to(folder).parts):
             continue
         if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
             on_skip(skipped(path, "is a link out of the folder"))
         elif path.is_file():
             files.append(path)
     if not any(path.suffix.lower() in READERS for path in files):
+        others = sorted({path.suffix.lower() for path in files} & _WAYS.keys())
+        ways = "".join(f". {_not_read(ending)}" for ending in others)
         raise DataError(
             f"{folder} contains no {', '.join(READERS)} file (links out of it are not followed); name a folder that "
-            "does, or a file of passages, such as JSON lines"
+            f"does, or a file of passages, such as JSON lines{ways}"
         )
     judge = Judge(str(folder), "file", on_skip, "files of text")
+    seen: dict[bytes, str] = {}
     for path in files:
         name, part, reader = path.relative_to(folder).as_posix(), 0, READERS.get(path.suffix.lower())
         if reader is None:
-            on_skip(skipped(path, f"{path.suffix.lower() or 'a name without an ending'} is not read"))
+            on_skip(skipped(path, _not_read(path.suffix.lower())))
             continue
         try:
             if name != whole_characters(name):
                 raise _Unreadable("has a name that is not UTF-8; rename it")
-            blocks = _blocks(path, reader, replace)
+            data = _bytes(path)
+            if (first := seen.setdefault(sha256(data).digest(), name)) != name:
+                on_skip(skipped(path, f"is a copy of {first!r}"))
+                continue
+            blocks = _blocks(data, reader, replace)
         except _Unreadable as error:
             judge.report(skipped(path, str(error)))
             continue
-        for part, (title, passage) in enumerate(cut(iter(blocks), path.stem), start=1):
+        for lost in (block.text for block in blocks if block.level == _LOST):
+            number, _, why = lost.partition(": ")
+            on_skip(Skipped(path=f"{path}, page {number}", line=None, field="page", reason=why))
+        read = (block for block in blocks if block.level != _LOST)
+        for part, (title, passage) in enumerate(cut(read, path.stem), start=1):
             yield Document(f"{name}#{part}", f"{title}\n{passage}")
         judge.good += part > 0
         if not part:
@@ -100,12 +113,26 @@ def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace
     judge.verdict()
 
 
-def _blocks(path: Path, reader: Reader, replace: bool) -> list[Block]:
-    """The blocks of a file. Raises `_Unreadable` for whatever the file system or the reader raises."""
+def _not_read(ending: str) -> str:
+    """Why a file of another type is left out, and what to do."""
+    way = _WAYS.get(ending)
+    return f"{ending or 'a name without an ending'} is not read{(way and f'; {way}') or ''}"
+
+
+def _bytes(path: Path) -> bytes:
+    """What a file holds. Raises `_Unreadable`."""
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise _Unreadable(f"has {size_text(size)}; a file may have {size_text(MAX_BYTES)}: split it")
-        return list(reader(path.read_bytes(), "replace" if replace else "strict"))
+        return path.read_bytes()
+    except OSError as error:
+        raise _Unreadable(f"cannot be read: {error.strerror}") from None
+
+
+def _blocks(data: bytes, reader: Reader, replace: bool) -> list[Block]:
+    """The blocks of a file. Raises `_Unreadable` for whatever the reader raises."""
+    try:
+        return list(reader(data, "replace" if replace else "strict"))
     except UnicodeDecodeError as error:
         raise _Unreadable(
             f"is not {error.encoding.upper()} at byte {error.start + 1}; convert it, for example with `iconv -f "
@@ -113,8 +140,6 @@ def _blocks(path: Path, reader: Reader, replace: bool) -> list[Block]:
         ) from None
     except _Unreadable:
         raise
-    except OSError as error:
-        raise _Unreadable(f"cannot be read: {error.strerror}") from None
     except Exception as error:  # one file must not end the reading of a folder
         raise _Unreadable(f"cannot be read ({type(error).__name__}: {shown(str(error))})") from error
 
@@ -384,6 +409,8 @@ def _pdf(data: bytes, errors: str) -> Blocks:
         raise _Unreadable(str(error)) from None
     if pdf.title:
         yield Block(pdf.title, _NAME)
+    for number in pdf.pictures:
+        yield Block(f"{number}: shows something, but has no text: {OCR}", _LOST)
     for number, paragraphs in enumerate(pdf.pages, start=1):
         yield Block(f"page {number}", 3)
         for text, is_heading in paragraphs:
@@ -401,3 +428,9 @@ READERS: dict[str, Reader] = {
     ".pdf": _pdf,
 }
 """Reader by the ending of a name."""
+_WAYS = {
+    **dict.fromkeys((".docx", ".odt", ".rtf", ".epub"), "save it as PDF, or convert it with `pandoc FILE -o FILE.md`"),
+    **dict.fromkeys((".doc", ".pptx", ".ppt", ".odp", ".xlsx", ".xls", ".ods"), "save it as PDF"),
+    **dict.fromkeys((".csv", ".tsv", ".json", ".jsonl", ".parquet"), "give it alone as the corpus, if it has passages"),
+}
+"""What to do about a file of another type."""

@@ -58,6 +58,9 @@ _ERRORS = {
 }
 
 
+OCR = "a PDF of scanned pages needs OCR first, for example with `ocrmypdf --skip-text in.pdf out.pdf`"
+
+
 class UnreadablePdf(Exception):
     """Why a PDF is not read."""
 
@@ -77,6 +80,8 @@ class Pdf:
     """Its own: printed on the first page. It is not repeated as a heading there."""
     pages: list[list[Paragraph]]
     """Paragraphs of each page, some without. After a heading comes one that is none, on its page or the next."""
+    pictures: Sequence[int] = ()
+    """Numbers of the pages on which something is drawn, but no text; from 1."""
 
 
 class Fragment(NamedTuple):
@@ -120,26 +125,27 @@ def read_pdf(data: bytes) -> Pdf:
         raise UnreadablePdf(f"needs more than {limit}; split it, or print it to a new PDF") from None
     if isinstance(found, str):
         raise UnreadablePdf(found)
-    title, pages = found
-    pdf = Pdf(title, [[Paragraph(*parts) for parts in page] for page in pages])
+    title, pages, pictures = found
+    pdf = Pdf(title, [[Paragraph(*parts) for parts in page] for page in pages], pictures)
     if not any(pdf.pages):
-        raise UnreadablePdf(
-            "has no text: a PDF of scanned pages needs OCR first, for example with `ocrmypdf in.pdf out.pdf`"
-        )
+        raise UnreadablePdf(f"has no text: {OCR}")
     return pdf
 
 
 def _read(data: bytes) -> list[Any] | str:
-    """Title and pages, or why there are none."""
+    """The parts of a `Pdf`, or why there are none."""
     from pypdfium2 import PdfDocument, PdfiumError
 
     drawn: list[list[Fragment]] = []
+    pictures: list[int] = []
     try:
         document = PdfDocument(data)  # opens what is encrypted with an empty password
         if len(document) > MAX_PAGES:
             return f"has {len(document):,} pages; a file may have {MAX_PAGES:,}: split it"
         for page in map(document.__getitem__, range(len(document))):
             drawn.append(_fragments(page))
+            if not drawn[-1] and any(page.get_objects(max_depth=1)):
+                pictures.append(len(drawn))
             page.close()
         named = _plain(document.get_metadata_value("Title"))
     except PdfiumError as error:
@@ -152,7 +158,7 @@ def _read(data: bytes) -> list[Any] | str:
     compounds = {word.casefold() for text in words for word in _COMPOUND.findall(text)}
     title = own_title(named, drawn)
     joined = joined_across([paragraphs(page, compounds, body) for page in pages], compounds)
-    return [title, with_text_below([[part for part in page if not _repeats(part, title)] for page in joined])]
+    return [title, with_text_below([[part for part in page if not _repeats(part, title)] for page in joined]), pictures]
 
 
 def _body(pages: Sequence[Sequence[Fragment]]) -> tuple[float, bool]:
