@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.diagnose.log import METRICS, Series
 from holdfast.diagnose.readers import read_log
-from holdfast.diagnose.readers.names import ambiguous_names, by_version, host_of, translation
+from holdfast.diagnose.readers.names import host_of, translation
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import CHANGES
 
@@ -203,7 +203,7 @@ def test_doubts(
     doubtful: bool,
 ) -> None:
     log = {name: series(*of_name) for name, of_name in zip(names, values, strict=True)}
-    assert bool(ambiguous_names(host, log, settings)) is doubtful
+    assert bool(HOSTS[host].doubtful(log, settings)) is doubtful
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_doubts(
     ],
 )
 def test_the_deviation_of_groups_and_of_the_batch(logged: dict[str, tuple[float, ...]], of_groups: bool) -> None:
-    rows = by_version("trl", {name: series(*values) for name, values in logged.items()})
+    rows = HOSTS["trl"].by_version({name: series(*values) for name, values in logged.items()})
     assert bool(rows) is of_groups
     if "reward_std" in logged:
         ours = translation("trl", logged, instead=rows)["reward_std"].ours

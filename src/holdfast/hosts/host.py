@@ -174,6 +174,10 @@ class Host:
         """The id of the host that it is built on, or its own."""
         return self.kin or self.id
 
+    def plain(self, name: str) -> str:
+        """A name in its log as its tables have it."""
+        return name.removeprefix("train/") if self.prefixed else name
+
     @property
     def known_as(self) -> str:
         """How messages name it."""

@@ -25,7 +25,8 @@ from holdfast.diagnose.codes import chosen
 from holdfast.diagnose.finding import Finding, write_findings
 from holdfast.diagnose.log import Series
 from holdfast.diagnose.monitor import Monitor, raise_alerts
-from holdfast.diagnose.readers.names import ambiguous_names, translation
+from holdfast.diagnose.readers.names import translation
+from holdfast.hosts import HOSTS
 from holdfast.hosts.host import CHANGES
 
 __all__ = ["Monitoring"]
@@ -94,7 +95,7 @@ def _ours(row: Mapping[str, Any]) -> dict[str, float]:
         if (value is None or isinstance(value, int | float)) and name not in ("step", "epoch")
     }
     alone = {name: Series(np.zeros(1, np.int64), np.array([value])) for name, value in numbers.items()}
-    names = translation("trl", numbers, doubtful=ambiguous_names("trl", alone, {}))
+    names = translation("trl", numbers, doubtful=HOSTS["trl"].doubtful(alone, {}))
     return {names[name].ours: float(CHANGES[names[name].change](value)) for name, value in numbers.items()}  # type: ignore[arg-type]
 
 

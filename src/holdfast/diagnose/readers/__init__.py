@@ -22,9 +22,7 @@ from holdfast.diagnose.readers.inside import NOTEBOOK
 from holdfast.diagnose.readers.names import (
     COMMON,
     COMPLEMENTS,
-    ambiguous_names,
     by_common_names,
-    by_version,
     common,
     is_share,
     like_a_reward,
@@ -32,7 +30,6 @@ from holdfast.diagnose.readers.names import (
     not_understood,
     spelled,
     translation,
-    variant_of,
 )
 from holdfast.diagnose.readers.reader import LogFile, Raw
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS
@@ -186,39 +183,40 @@ def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
     spelling = spelled(raw.host, series)
     series = {spelling.get(name, name): part for name, part in series.items()}
     given = {ours: spelling.get(name, name) for ours, name in given.items()}
-    raw = replace(raw, host=variant_of(raw.host, series, raw.settings))
-    unclear = ambiguous_names(raw.host, series, raw.settings)
+    plain = {HOSTS[raw.host].plain(name): part for name, part in series.items()}
+    host = HOSTS[HOSTS[raw.host].variant(plain, raw.settings) or raw.host]
+    unclear = host.doubtful(plain, raw.settings)
     reasons = {why: [name for name in unclear if unclear[name] == why] for why in unclear.values()}
     notes = [
         f"{listed(named)} {'was' if len(named) == 1 else 'were'} not matched to a metric of holdfast: {why}."
         for why, named in reasons.items()
     ]
     result: dict[str, Series] = {}
-    targets = translation(raw.host, series, doubtful=unclear, instead=by_version(raw.host, series))
-    targets = _named(raw.host, targets, given, raw.name, unclear, series)
+    targets = translation(host.id, series, doubtful=unclear, instead=host.by_version(plain))
+    targets = _named(host.id, targets, given, raw.name, unclear, series)
     if not any(target.ours in REWARDS for target in targets.values()):
-        notes += _guessed(raw.host, targets, series)
+        notes += _guessed(host.id, targets, series)
     for name, target in targets.items():
         values = CHANGES[target.change](series[name].values)
         if target.differs:
-            notes.append(f"{target.ours} is {HOSTS[raw.host].known_as}'s {name}: {target.differs}.")
+            notes.append(f"{target.ours} is {host.known_as}'s {name}: {target.differs}.")
         if is_share(target.ours) and _is_percentage(values):
             notes.append(f"{target.ours} goes up to {np.nanmax(values):g}, so its values were divided by 100.")
             values = values / 100
         result[target.ours] = replace(series[name], values=values)
-    if said := not_understood(raw.host, targets):
+    if said := not_understood(host.id, targets):
         notes.append(said)
     if "entropy/mean" in result and _is_no_measurement(result["entropy/mean"]):
         del result["entropy/mean"]
         notes.append("The entropy is exactly 0 in every row, so it was not measured.")
     return Log(
         format=raw.format,
-        host=raw.host,
+        host=host.id,
         name=clean(raw.name),
         series=dict(sorted(result.items())),
         steps=steps,
         settings=raw.settings,
-        old_policy=HOSTS[raw.host].old_policy(series, raw.settings),
+        old_policy=host.old_policy(plain, raw.settings),
         resumed=tuple(of_run.resumed),
         notes=(*of_file.notes(), *(of_run.notes() if of_run is not of_file else ()), *notes),
     )

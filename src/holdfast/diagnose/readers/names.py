@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from holdfast.diagnose.log import METRICS, Series
+from holdfast.diagnose.log import METRICS
 from holdfast.diagnose.readers.text import clean, listed
 from holdfast.hosts import HOSTS, UNKNOWN
 from holdfast.hosts.host import Host, Name
@@ -224,7 +224,7 @@ def is_share(ours: str) -> bool:
 
 
 def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:
-    plain = name.removeprefix("train/") if host.prefixed else name
+    plain = host.plain(name)
     if host.agent and plain not in known:
         plain = re.sub(host.agent, "<agent>", plain)
     for mark in _EVALS if host.family == TRL.id else ():
@@ -255,25 +255,6 @@ def _rank(host: Host, name: Name) -> int:
     second = (*host.older, *(row.host for row in host.more))
     plain = name.host.removeprefix("train/").removeprefix("eval_").removeprefix("eval/")
     return 3 if plain.startswith("val-aux/") or plain in second else 2
-
-
-def ambiguous_names(host: str, series: Mapping[str, Series], settings: Mapping[str, object]) -> dict[str, str]:
-    """Name in the table of the host -> why it is not translated in this log; `series` has the names of the host."""
-    return HOSTS[host].doubtful(_plain(HOSTS[host], series), settings)
-
-
-def by_version(host: str, series: Mapping[str, Series]) -> tuple[Name, ...]:
-    """Rows of the table that the version of the trainer changes, as far as the log shows the version."""
-    return HOSTS[host].by_version(_plain(HOSTS[host], series))
-
-
-def variant_of(host: str, series: Mapping[str, Series], settings: Mapping[str, object]) -> str:
-    """The trainer of the host's family that wrote a log of these series."""
-    return HOSTS[host].variant(_plain(HOSTS[host], series), settings) or host
-
-
-def _plain(host: Host, series: Mapping[str, Series]) -> Mapping[str, Series]:
-    return {name.removeprefix("train/"): part for name, part in series.items()} if host.prefixed else series
 
 
 # ---- other spellings: verl's `critic/score/mean` is often written `critic_score_mean` in an export
@@ -310,7 +291,7 @@ def spelled(of: str, names: Iterable[str]) -> dict[str, str]:
         written = table.get(key(name))
         if written is None and host.prefixed:
             written = table.get(key(name).removeprefix("train_"))
-        plain = name.removeprefix("train/") if host.prefixed else name
+        plain = host.plain(name)
         if written is not None and plain != written and written not in taken:
             taken.add(written)
             result[name] = written
@@ -369,7 +350,7 @@ def not_understood(host: str, targets: Mapping[str, Name]) -> str:
 
 def _is_known(host: Host, name: str) -> bool:
     """Whether the glossary has a name, or the tables of its host know what is beside it."""
-    plain = name.removeprefix("train/") if host.prefixed else name
+    plain = host.plain(name)
     if plain in METRICS or plain in (*AXES, *CUMULATIVE) or _PASSED_OVER.search(plain) or plain.count("/") >= _DEEP:
         return True
     names = (*(row.host for row in (*host.series, *host.more)), *host.left_alone)
