@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_hardware import SHAPES, Bench, Shape, silent_tokenizer, step_bytes, update_flops
-from holdfast.model.models import MODELS, stored
+from holdfast.model.hub import MODELS, stored
 from holdfast.recipe import load
 
 SMOLLM2 = MODELS["smollm2"].hub_id

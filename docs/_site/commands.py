@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.cli.plugins import PANEL
+from holdfast.cli.main import PANEL
 from holdfast_research.__main__ import program
 
 HEAD = f"""\

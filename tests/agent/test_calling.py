@@ -30,7 +30,7 @@ from holdfast.base.errors import ConfigError
 from holdfast.loading import load_protocol
 from holdfast.model.text.tokens import decode
 from holdfast.recipe import load
-from holdfast.recipe.validation import code_errors
+from holdfast.recipe.config import code_errors
 from holdfast.retrieval.types import NoPassages
 
 from ..loopback import Asked, Reply, serving

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from holdfast.cli import plugins
+from holdfast.cli import main as plugins
 from holdfast.cli.main import COMMANDS, app, command_named
 
 from .conftest import printed

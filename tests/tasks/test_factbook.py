@@ -16,10 +16,8 @@ from holdfast.recipe import BUNDLED, load
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
 from holdfast.tasks import factbook
-from holdfast.tasks.factbook import book
+from holdfast.tasks.factbook import FactbookTasks, book, demonstrations_of
 from holdfast.tasks.factbook.book import Country
-from holdfast.tasks.factbook.demonstrations import demonstrations_of
-from holdfast.tasks.factbook.task_set import FactbookTasks
 from holdfast.tasks.questions import Example
 from holdfast.train.start_cache import start_folder
 

@@ -9,8 +9,7 @@ import pytest
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField
 from holdfast.tasks.catalogue import FORMS
-from holdfast.tasks.check import check_files, size_lines
-from holdfast.tasks.files import iter_examples, place_of, read_examples, write_examples
+from holdfast.tasks.files import check_files, iter_examples, place_of, read_examples, size_lines, write_examples
 from holdfast.tasks.questions import Example
 from holdfast.tasks.rows import example_of, light, row_of
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.trajectory import Answer, Call, Search
-from holdfast.model.hub_files import load_tokenizer
+from holdfast.model.hub import load_tokenizer
 from holdfast.model.text.tokens import decode
 from holdfast.recipe import load
 from holdfast.tasks.demonstrate_tools import demonstrate_by, script_named

@@ -14,7 +14,7 @@ from holdfast.model.text.chat_template import ChatTemplate
 from holdfast.recipe import load
 from holdfast.tasks.questions import Example
 from holdfast.tasks.task_set import Questions
-from holdfast.train.readiness import exact_prompt, what_is_too_little
+from holdfast.train.prepare import exact_prompt, what_is_too_little
 
 MARKED = "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 CHATML = Path(__file__).parents[2] / "examples" / "chatml_tools.jinja"

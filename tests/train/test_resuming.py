@@ -16,10 +16,9 @@ import pytest
 from holdfast.base.errors import CheckpointError, MissingExtra
 from holdfast.base.files import is_locked
 from holdfast.base.run_folder import FINAL_EVALUATION, list_checkpoints, step_folder
-from holdfast.model import models
+from holdfast.model import hub
 from holdfast.recipe import BUNDLED, dump, load
-from holdfast.tasks.factbook import load_questions
-from holdfast.tasks.factbook.task_set import FactbookTasks
+from holdfast.tasks.factbook import FactbookTasks, load_questions
 from holdfast.tasks.task_set import Questions
 from holdfast.train import evaluate, run
 from holdfast.train.listener import StepResult
@@ -64,7 +63,7 @@ def test_so_does_a_real_model(tmp_path: Path, told: Any, monkeypatch: pytest.Mon
     """SmolLM2 on the Factbook, with shared prefixes, a penalty and a warm start from the cache."""
     with monkeypatch.context() as patch:
         patch.delenv("HOLDFAST_CACHE")
-        model = models.stored("HuggingFaceTB/SmolLM2-135M-Instruct")
+        model = hub.stored("HuggingFaceTB/SmolLM2-135M-Instruct")
     if model is None:
         pytest.skip("needs the model: holdfast model get smollm2")
     try:

@@ -14,12 +14,11 @@ import torch
 from holdfast import __version__
 from holdfast.base.errors import ConfigError
 from holdfast.diagnose.log import glossary_entry
-from holdfast.model import threads
 from holdfast.model.checkpoint import find_damage
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.threads import fastest_threads
 from holdfast.recipe import load
-from holdfast.tasks.machine import choose_threads
+from holdfast.tasks import machine
+from holdfast.tasks.machine import choose_threads, fastest_threads
 from holdfast.tasks.opening import load_agent
 from holdfast.train import run
 from holdfast.train.evaluate import Evaluator
@@ -169,7 +168,7 @@ def speed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Speed], None]:
     """Makes a pass take as many seconds as a function of the threads says."""
 
     def be(seconds: Speed) -> None:
-        monkeypatch.setattr(threads, "_median_seconds", lambda _: seconds(torch.get_num_threads()))
+        monkeypatch.setattr(machine, "_median_seconds", lambda _: seconds(torch.get_num_threads()))
 
     return be
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from holdfast.cli.main import app
-from holdfast.cli.plugins import command_of
+from holdfast.cli.main import app, command_of
 from holdfast_research.commands import baseline, reproduce, study_probe, table
 
 COMMANDS = {

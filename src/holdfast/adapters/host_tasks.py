@@ -19,11 +19,10 @@ from holdfast.agent.tools import NATIVE, ToolProtocol
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import RetrievalError, raise_all
 from holdfast.base.retries import PATIENCE, Retries
-from holdfast.model.hub_files import load_tokenizer
+from holdfast.model.hub import load_tokenizer
 from holdfast.recipe import load
-from holdfast.recipe.config import Config
+from holdfast.recipe.config import Config, code_errors
 from holdfast.recipe.loading import find_recipe
-from holdfast.recipe.validation import code_errors
 from holdfast.retrieval.types import Hit
 from holdfast.tasks.opening import Retrievers, load_protocol, open_retrievers, open_tasks
 from holdfast.tasks.questions import Example

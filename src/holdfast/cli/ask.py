@@ -19,7 +19,7 @@ from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, TrustCode, complete_run, f
 from holdfast.cli.terminal import is_live, out, train_extra
 from holdfast.cli.transcript import show_line, show_observation, show_turn
 from holdfast.cli.trust import allow
-from holdfast.evaluate.known import answerable, new_words
+from holdfast.evaluate.questions import answerable, new_words
 from holdfast.evaluate.servers import find_server, key_in
 from holdfast.recipe.loading import find_recipe
 

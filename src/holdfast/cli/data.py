@@ -17,13 +17,11 @@ from holdfast.cli.command import SettingsCommand
 from holdfast.cli.recipes import read_recipe
 from holdfast.cli.terminal import HELP_OPTIONS, err, out
 from holdfast.tasks.catalogue import FACTBOOK_SET, HUB, SAMPLE, SETS, TEST_SIZE, Form
-from holdfast.tasks.check import check_files, size_lines
 from holdfast.tasks.demonstrate import demonstrate as ask
 from holdfast.tasks.demonstrate_tools import demonstrate_by, demonstrations_in, script_named
 from holdfast.tasks.demonstrations import write_demonstrations
-from holdfast.tasks.files import file_type_of, iter_examples, write_examples
+from holdfast.tasks.files import check_files, file_type_of, iter_examples, size_lines, skipped_rows, write_examples
 from holdfast.tasks.opening import load_protocol, open_retrievers, open_tasks
-from holdfast.tasks.own_files import skipped_rows
 from holdfast.tasks.prepare import prepare as write
 from holdfast.tasks.prepare import sample_questions
 

@@ -22,7 +22,6 @@ from holdfast.evaluate.questions import load_questions, usual_questions
 from holdfast.evaluate.results import compare as compare_evaluations
 from holdfast.evaluate.servers import find_server, key_in
 from holdfast.recipe.loading import find_recipe
-from holdfast.tasks.machine import set_up_torch
 
 EVERY = "all"
 """`--checkpoint` for every checkpoint that a run has kept."""
@@ -176,6 +175,7 @@ def run(
     with train_extra("loading PyTorch and transformers"):
         from holdfast.evaluate.model import open_model, retriever_for, run_at, settings_of
         from holdfast.evaluate.run import Evaluation
+        from holdfast.tasks.machine import set_up_torch
     endpoint, model = None, None if model is None else in_runs(model)
     if server is not None:
         served = None if model is None or run_at(model) else model

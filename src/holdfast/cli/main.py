@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from holdfast import __version__
-from holdfast.base.errors import HoldfastError
+from holdfast.base.errors import ConfigError, HoldfastError
 from holdfast.base.files import UNWRITABLE
 from holdfast.cli.command import SettingsCommand
-from holdfast.cli.plugins import PluginGroup
 from holdfast.cli.terminal import HELP_OPTIONS, discard_stdout, err, out, print_error, survive_any_output
 
 
@@ -79,18 +79,55 @@ def command_named(name: str) -> Any:
     return command
 
 
-class _Group(PluginGroup):
+# ---- commands that other packages add: entry points of the group `holdfast.commands`, each a Typer app or a function
+
+GROUP = "holdfast.commands"
+PANEL = "Research (in a clone)"
+
+
+def command_of(name: str, value: Any) -> Any:
+    """A Typer app or a function as the command `name`, in the help panel of plug-ins."""
+    app = value
+    if not isinstance(value, typer.Typer):
+        app = typer.Typer(add_completion=False)
+        app.command(name, context_settings=getattr(value, "context_settings", None))(value)
+    command: Any = get_command(app)
+    command.name, command.rich_help_panel = name, PANEL
+    return command
+
+
+def _load(point: EntryPoint) -> Any:
+    """What the entry point names. If it cannot be loaded: a command that raises `ConfigError`, so that --help works."""
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        package = point.dist.name if point.dist else point.value
+        message = f"the command {point.name} is in {package}, which cannot be loaded: {error}"
+
+    def unusable() -> None:
+        """Cannot be loaded."""
+        raise ConfigError(message)
+
+    unusable.context_settings = _ANY  # type: ignore[attr-defined]
+    return unusable
+
+
+class _Group(TyperGroup):
     """Prints a `HoldfastError` as a sentence and exits with code 2. Any other exception keeps its traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*COMMANDS, *super().list_commands(ctx)]
+        """Ours, then those of plug-ins by name."""
+        return [*COMMANDS, *sorted({point.name for point in entry_points(group=GROUP)} - set(COMMANDS))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """For the list in --help, a line of it, for which no file is imported."""
-        if cmd_name not in COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        entry = COMMANDS[cmd_name]
-        return TyperCommand(cmd_name, help=entry.does, rich_help_panel=entry.panel)
+        """For the list in --help, a line of it, for which no file is imported. Plug-ins are asked for a name that is
+        not ours; None if there is none."""
+        if cmd_name in COMMANDS:
+            entry = COMMANDS[cmd_name]
+            return TyperCommand(cmd_name, help=entry.does, rich_help_panel=entry.panel)
+        for point in entry_points(group=GROUP, name=cmd_name):
+            return command_of(cmd_name, _load(point))
+        return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)

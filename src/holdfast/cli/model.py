@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.terminal import HELP_OPTIONS, duration, out, train_extra
-from holdfast.model import models
+from holdfast.model import hub
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
@@ -32,8 +32,8 @@ def get(name: Annotated[str, typer.Argument(metavar="NAME", help="`smollm2`: Smo
         half a gigabyte, in about half a minute
     """
     with train_extra(f"getting {name}"):
-        place = models.get(name)
+        place = hub.get(name)
     took = f" in {duration(place.seconds)}" if place.seconds else ", which was there already"
     out().print(f"{place.folder}: {place.bytes / 2**20:.0f} MiB{took}")
     out().print(f"Source: {place.source}")
-    out().print(f"In a recipe: [model] path = {models.MODELS[name].hub_id!r}")
+    out().print(f"In a recipe: [model] path = {hub.MODELS[name].hub_id!r}")

@@ -12,7 +12,7 @@ from holdfast.base.run_folder import is_run
 from holdfast.cli.runs import WHICH_CHECKPOINT, TrustCode, complete_run, find_run, in_runs
 from holdfast.cli.terminal import err, out, train_extra
 from holdfast.cli.trust import allow
-from holdfast.evaluate.known import answerable, new_words
+from holdfast.evaluate.questions import answerable, new_words
 from holdfast.retrieval.wire import TOKEN, environment_token
 
 _INDEX, _RUN = "Options for an index", "Options for a run"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -19,12 +20,14 @@ import typer
 
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError, Terminated
+from holdfast.base.files import is_locked
 from holdfast.base.importing import failing_line
-from holdfast.cli import new_run, runs
+from holdfast.base.run_folder import CONFIG, headed, is_run
+from holdfast.cli import runs
 from holdfast.cli.recipes import DEFAULT, RecipeArgument, read_recipe
 from holdfast.cli.terminal import err, is_live, out, print_error, program, train_extra
 from holdfast.cli.trust import allow
-from holdfast.recipe import Config, load_run
+from holdfast.recipe import Config, dump, load_run
 from holdfast.recipe.code import trusting
 from holdfast.recipe.overrides import parse_overrides
 from holdfast.recipe.paths import PATHS
@@ -66,7 +69,7 @@ def train(
     """
     prepared, named = _prepare(recipe, ctx.meta["settings"])
     if dry_run:
-        folder = new_run.free_folder(prepared.config, named=named, overwrite=overwrite)
+        folder = free_folder(prepared.config, named=named, overwrite=overwrite)
         out().print(f"This recipe can be trained. The run would be written to {folder}.", soft_wrap=True)
         if prepared.needs is not None:
             out().print(f"It needs {prepared.needs}.", soft_wrap=True)
@@ -78,7 +81,7 @@ def train(
             )
         return
     trainer = load_trainer("run")
-    config, run_dir = new_run.claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
+    config, run_dir = claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
     claimed = replace(prepared, config=config)
     summary = on_console(run_dir, config, lambda listener: trainer.train_prepared(claimed, run_dir, listener=listener))
     _close(summary, config)
@@ -139,7 +142,7 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
     """
     prepared, named = _prepare(recipe, ctx.meta["settings"], stage="warm-start")
     trainer = load_trainer("start")
-    config, run_dir = new_run.claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
+    config, run_dir = claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
     claimed = replace(prepared, config=config)
     model = on_console(
         run_dir, config, lambda listener: trainer.warm_start_prepared(claimed, run_dir, listener=listener)
@@ -184,7 +187,7 @@ def on_console(run_dir: Path, config: Config, work: Callable[[Listener], T], *, 
         resumable = not isinstance(error, ConfigError | CheckpointError) and error.hint is None
         print_error(error)
         if fresh:
-            new_run.discard_if_bare(run_dir)
+            discard_if_bare(run_dir)
         if resumable and (step := run_folder.newest_step(run_dir)) is not None:
             err().print(f"Step {step} is saved. To continue from there:\n  {resuming}", soft_wrap=True)
         raise typer.Exit(2) from None
@@ -234,7 +237,7 @@ def _explain_stop(run_dir: Path, code: int, resuming: str, *, fresh: bool) -> No
     # The process is about to end: a second Ctrl-C must neither cut off the explanation nor print a traceback after it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    if fresh and new_run.discard_if_bare(run_dir):
+    if fresh and discard_if_bare(run_dir):
         message = "Stopped before the first step, so nothing was saved."
     elif (step := run_folder.newest_step(run_dir)) is None:
         message = "Stopped before the first step was saved. To begin again at step 1:"
@@ -243,3 +246,78 @@ def _explain_stop(run_dir: Path, code: int, resuming: str, *, fresh: bool) -> No
         message = f"Stopped. Step {step} is saved. To continue from there:\n  {resuming}"
     err().print(message, soft_wrap=True)  # a command to copy is never broken
     raise typer.Exit(code)
+
+
+# ---- the folder of a new run: made once, whoever else wants it, and never in the place of something else
+
+
+def claim(config: Config, recipe: str, *, named: bool, overwrite: bool) -> tuple[Config, Path]:
+    """Make the folder of a new run and write its recipe there: two processes never get the same.
+
+    Returns the config with the name that the run got, and the folder. `recipe`: its name on the command line. `named`:
+    the user chose the run's name, so it is not changed; otherwise a taken name gets a number. `overwrite` deletes an
+    existing run. Raises `ConfigError`.
+    """
+    folder = free_folder(config, named=named, overwrite=overwrite)
+    try:
+        if overwrite and folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / CONFIG).open("x", encoding="utf-8") as file:
+            file.write(headed(dump(config), recipe))
+    except OSError as error:
+        if isinstance(error, FileExistsError) and folder.is_dir():  # another process was faster
+            return claim(config, recipe, named=named, overwrite=overwrite)
+        raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror or error}; set run.dir") from None
+    return config.model_copy(update={"run": config.run.model_copy(update={"name": folder.name})}), folder
+
+
+def free_folder(config: Config, *, named: bool, overwrite: bool) -> Path:
+    """The folder that `claim` would make, without making it. Raises `ConfigError` as `claim` does."""
+    root, name = Path(config.run.dir), config.run.name
+    folder = root / name
+    if overwrite and folder.exists():
+        _refuse_to_replace(folder)
+        return folder
+    number = 2
+    while _is_taken(folder):
+        if named:
+            raise _taken(folder)
+        folder = root / f"{name}-{number}"
+        number += 1
+    return folder
+
+
+def discard_if_bare(folder: Path) -> bool:
+    """Remove a run folder that holds only its recipe, because the run never started; True when it was removed."""
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} != {CONFIG}:
+        return False
+    shutil.rmtree(folder)
+    return True
+
+
+def _is_taken(folder: Path) -> bool:
+    """Whether it exists and is not an empty folder."""
+    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+
+
+def _taken(folder: Path) -> ConfigError:
+    if not is_run(folder):
+        return ConfigError(f"{folder} exists but is not a run folder; give another --run.name")
+    return ConfigError(
+        f"{folder} exists; replace it with --overwrite, or give another --run.name",
+        hint=f"to continue it: {program()} resume {quote(str(folder))}",
+    )
+
+
+def _refuse_to_replace(folder: Path) -> None:
+    if not is_run(folder):
+        raise ConfigError(
+            f"--overwrite would delete {folder}, which is not a run folder (it has no {CONFIG}); move it away, "
+            "or give another --run.name"
+        )
+    if is_locked(folder / CONFIG):
+        raise ConfigError(
+            f"--overwrite would replace {folder}, in which another process is training. Stop that process first, or "
+            "give another --run.name"
+        )

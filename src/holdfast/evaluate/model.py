@@ -23,7 +23,7 @@ from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer
 from holdfast.evaluate.questions import asks_world, is_of_recipe, usual_questions
 from holdfast.evaluate.servers import Server
 from holdfast.model.checkpoint import model_folder
-from holdfast.model.hub_files import load_tokenizer
+from holdfast.model.hub import load_tokenizer
 from holdfast.model.language_model import load_model, pick_device
 from holdfast.model.sampler.hf import HFPolicy
 from holdfast.model.support import positions_of

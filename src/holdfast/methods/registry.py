@@ -23,7 +23,7 @@ Need = Literal[
     "sampler's tokens",
     "sampler's distribution",
 ]
-"""What a method cannot work without. `recipe/needs.py` has the settings that take it away, and the sentences.
+"""What a method cannot work without. `recipe/config.py` has the settings that take it away, and the sentences.
 
 * rollout advantages: one advantage for each rollout, not for each token or action, as a critic and GiGPO give;
 * group advantages: advantages that compare the rollouts of a question;

@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast.base.errors import CheckpointError, ConfigError, ModelError
 from holdfast.base.importing import optional
 from holdfast.base.stored import read_object
-from holdfast.model.hub_files import explain, hub_id, read_tokenizer
+from holdfast.model.hub import explain, hub_id, read_tokenizer
 from holdfast.model.passes.logprobs import TokenLogprobs, token_logprobs
 from holdfast.model.passes.onednn import use_onednn
 from holdfast.model.settings import Model

@@ -33,13 +33,13 @@ from holdfast.retrieval.bm25_building import (
     words_of,
     write_words,
 )
-from holdfast.retrieval.building import new_index
 from holdfast.retrieval.corpus import corpus_hash
 from holdfast.retrieval.storage import (
     REBUILD,
     StoredDocuments,
     intact,
     mapped,
+    new_index,
     open_manifest,
     write_array,
     write_documents,

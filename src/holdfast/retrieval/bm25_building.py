@@ -27,9 +27,15 @@ from holdfast.base.errors import DataError
 from holdfast.base.importing import optional
 from holdfast.base.progress import Progress
 from holdfast.base.scoring import HANGUL, UNSPACED
-from holdfast.retrieval.building import new_index, read_passages, start_stage
 from holdfast.retrieval.corpus import Reading, files_seen
-from holdfast.retrieval.storage import write_array, write_documents, write_manifest
+from holdfast.retrieval.storage import (
+    new_index,
+    read_passages,
+    start_stage,
+    write_array,
+    write_documents,
+    write_manifest,
+)
 from holdfast.retrieval.types import Document
 
 SCORES, ROWS, STARTS, LARGEST, VOCABULARY = "scores.f4", "rows.i4", "starts.i8", "largest.f4", "vocabulary.json"

@@ -16,11 +16,17 @@ from holdfast.base.errors import DataError
 from holdfast.base.files import write_whole
 from holdfast.base.progress import Progress
 from holdfast.base.stored import read_object
-from holdfast.retrieval.building import read_passages, resumable_index, start_stage
 from holdfast.retrieval.corpus import Reading, files_seen
 from holdfast.retrieval.dense import PROBE, SQ8, VECTORS, import_faiss
 from holdfast.retrieval.encoder import Encoder, EncoderSpec
-from holdfast.retrieval.storage import StoredDocuments, write_documents, write_manifest
+from holdfast.retrieval.storage import (
+    StoredDocuments,
+    read_passages,
+    resumable_index,
+    start_stage,
+    write_documents,
+    write_manifest,
+)
 from holdfast.retrieval.types import Document
 
 BLOCK = 4096
@@ -65,7 +71,7 @@ def build_dense(
         What was read and skipped.
 
     Raises:
-        DataError: the corpus or the vectors cannot be used, or `holdfast.retrieval.building.resumable_index` refuses.
+        DataError: the corpus or the vectors cannot be used, or `holdfast.retrieval.storage.resumable_index` refuses.
         ModelError: the encoder cannot be loaded.
     """
 

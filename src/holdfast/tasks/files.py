@@ -1,23 +1,28 @@
-"""Question files in any of the four forms: read row by row, written atomically."""
+"""Question files in any of the four forms: read row by row, written atomically, checked; and the task set of them."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.base.errors import DataError
+from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.files import replacing
-from holdfast.base.jsonl import BadField, Skipped, write_jsonl
+from holdfast.base.jsonl import BadField, Skipped, Skips, write_jsonl
 from holdfast.base.parquet import import_pyarrow
 from holdfast.base.rows import iter_rows, read_rows
 from holdfast.base.scoring import normalize_answer
-from holdfast.tasks.catalogue import Form
-from holdfast.tasks.questions import Example
+from holdfast.recipe import Config
+from holdfast.recipe.paths import QUESTIONS, require
+from holdfast.tasks.catalogue import SETS, Form
+from holdfast.tasks.questions import Example, hold_out
 from holdfast.tasks.rows import example_of, row_of
+from holdfast.tasks.task_set import Questions, TaskSet
 
 _SPLITS = ("train", "dev", "test", "validation")
 _ROWS = 1024  # written at a time
@@ -215,3 +220,136 @@ def _schema(pa: Any, form: Form) -> Any:
         "skyrl": [("env_class", text), ("reward_spec", reward)],
     }[form]
     return pa.schema([*columns, ("extra_info", pa.struct(extra)), ("metadata", text), ("fields", text)])
+
+
+# ---- the task set of files
+
+Note = Callable[[str], None]
+"""Takes a sentence for people."""
+
+
+class FileTasks(TaskSet):
+    """Questions in files. `note` gets the number of skipped rows of a file by reason."""
+
+    def __init__(self, config: Config, note: Note) -> None:
+        self._config, self._data, self._note = config, config.data, note
+
+    def questions(self) -> Questions:
+        """Without a dev file, some training questions are held out. Errors name the file and the line."""
+        require(self._config, *QUESTIONS)
+        data = self._data
+        train, dev, test = (self._read(path, split) for split, path in data.files())
+        if data.dev is None:
+            train, dev = held_out(train, f"data.train = {data.train!r}", "add questions or set data.dev")
+        return Questions(train=train, dev=dev, test=test)
+
+    @property
+    def has_test(self) -> bool:
+        return self._data.test is not None
+
+    def refusals(self, config: Config) -> Iterator[str]:
+        """None: its settings are the files."""
+        return iter(())
+
+    def _read(self, path: str | None, split: str) -> tuple[Example, ...]:
+        if path is None:
+            return ()
+        with skipped_rows(path, f"data.{split}", self._note) as on_skip:
+            questions = read_questions(path, split=split, on_skip=on_skip)
+        if told := joined(questions):
+            self._note(f"data.{split} = {path!r}: {told}")
+        return questions
+
+
+def held_out(examples: tuple[Example, ...], where: str, remedy: str) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """`hold_out`. Raises `ConfigError` if no training questions are left."""
+    train, dev = hold_out(examples)
+    if not train:
+        raise ConfigError(f"{where} has only {len(dev)} question(s), too few to keep some for evaluation; {remedy}")
+    return train, dev
+
+
+@contextmanager
+def skipped_rows(path: str, setting: str, note: Note) -> Iterator[Callable[[Skipped], None]]:
+    """An `on_skip` for a reader of rows. What was skipped goes to `note` by reason. A `DataError` inside gets the name
+    of the setting."""
+    skips = Skips()
+    try:
+        yield skips
+    except DataError as error:
+        raise DataError(f"{setting}: {error}") from error
+    if told := skips.sentences():
+        note(f"{setting} = {path!r}: {'; '.join(told)}")
+
+
+# ---- checks of question files: rows that cannot be used, ids that repeat, sizes
+
+_Seen = dict[str, tuple[str, tuple[str, tuple[str, ...]]]]
+"""id -> where it was first, and its question and golden answers."""
+
+MAX_PROBLEMS = 10
+"""Listed per file; the rest is counted."""
+
+
+@dataclass(slots=True)
+class FileReport:
+    """`problems` make a file unfit; `notes` are worth knowing."""
+
+    path: str
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(source, split) -> questions."""
+    problems: list[str] = field(default_factory=list)
+    bad: int = 0
+    """Number of problems, including those not listed."""
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, problem: str) -> None:
+        """Count a problem; the first `MAX_PROBLEMS` are kept in words."""
+        self.bad += 1
+        if self.bad <= MAX_PROBLEMS:
+            self.problems.append(problem)
+
+
+def check_files(paths: Iterable[str | os.PathLike[str]]) -> list[FileReport]:
+    """A report for each file: rows that cannot be used, ids that occur twice in or between files, sizes, and questions
+    that no answer can match."""
+    first: _Seen = {}
+    return [_check(Path(path), first) for path in paths]
+
+
+def _check(path: Path, first: _Seen) -> FileReport:
+    report = FileReport(str(path))
+    examples: list[Example] = []
+    unit = "row" if path.suffix == ".parquet" else "line"
+
+    def on_bad(skipped: Skipped) -> None:
+        report.add(f"{unit} {skipped.line}: {skipped.field}: {skipped.reason}")
+
+    try:
+        for row, example in enumerate(iter_examples(path, on_bad=on_bad), start=1):
+            report.counts[example.source, example.split] += 1
+            content = (example.question, example.golden_answers)
+            if example.id not in first:
+                first[example.id] = (f"question {row} of {path}", content)
+            else:
+                where, before = first[example.id]
+                other = "" if before == content else ", with another question or other golden answers"
+                report.add(f"question {row}: {example.id} is also {where}{other}")
+            examples.append(replace(example, metadata={}))
+    except DataError as error:
+        report.add(str(error).partition("\n")[0])
+    if (note := unmatched(examples)) is not None:
+        report.notes.append(f"{note}; training skips them")
+    if (note := joined(examples)) is not None:
+        report.notes.append(note)
+    return report
+
+
+def size_lines(report: FileReport) -> Sequence[tuple[str, int, str]]:
+    """(source/split, questions, verdict) for each part of a file."""
+    lines = []
+    for (source, split), count in report.counts.items():
+        size = SETS[source].size(split) if source in SETS else None
+        verdict = "" if size is None else "as published" if size == count else f"published: {size:,}"
+        lines.append((f"{source}/{split}", count, verdict))
+    return lines

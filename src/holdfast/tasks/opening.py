@@ -36,11 +36,11 @@ from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.corpus import corpus_hash, files_seen, passages
 from holdfast.retrieval.storage import MANIFEST, open_manifest, read_manifest
 from holdfast.retrieval.types import Document, NoPassages, Retriever
-from holdfast.tasks.factbook.task_set import FactbookTasks
-from holdfast.tasks.own_files import FileTasks, Note, skipped_rows
+from holdfast.tasks.factbook import FactbookTasks
+from holdfast.tasks.files import FileTasks, Note, skipped_rows
 from holdfast.tasks.task_set import Questions, TaskSet
 from holdfast.tasks.user import UserTasks
-from holdfast.tasks.world.task_set import WorldTasks
+from holdfast.tasks.world import WorldTasks
 
 if TYPE_CHECKING:
     from holdfast.model.language_model import LanguageModel

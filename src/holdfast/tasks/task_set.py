@@ -5,16 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.agent.protocol import SearchProtocol
+from holdfast.recipe import Config
+from holdfast.retrieval.types import Document, Retriever
 from holdfast.tasks.demonstrate import demonstrate
+from holdfast.tasks.demonstrations import Text
 from holdfast.tasks.questions import Example
-
-if TYPE_CHECKING:
-    from holdfast.agent.protocol import SearchProtocol
-    from holdfast.recipe import Config
-    from holdfast.retrieval.types import Document, Retriever
-    from holdfast.tasks.demonstrations import Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,23 +18,19 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from holdfast.agent.protocol import SearchProtocol
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.importing import import_named, running
 from holdfast.base.jsonl import BadField
 from holdfast.retrieval.corpus import document_of, fresh
-from holdfast.tasks.demonstrations import text_of
-from holdfast.tasks.files import matchable
-from holdfast.tasks.own_files import held_out
+from holdfast.retrieval.types import Document, Retriever
+from holdfast.tasks.demonstrations import Text, text_of
+from holdfast.tasks.files import held_out, matchable
 from holdfast.tasks.questions import Example
 from holdfast.tasks.rows import example_of
 from holdfast.tasks.task_set import Questions, TaskSet
-
-if TYPE_CHECKING:
-    from holdfast.agent.protocol import SearchProtocol
-    from holdfast.retrieval.types import Document, Retriever
-    from holdfast.tasks.demonstrations import Text
 
 T = TypeVar("T")
 _SPLITS = ("train", "dev", "test")

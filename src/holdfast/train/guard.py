@@ -1,14 +1,19 @@
-"""The rules of `holdfast diagnose` on a run while it trains: findings.json, new findings, and whether to stop."""
+"""`holdfast diagnose` on a run while it trains: findings.json, new findings, whether to stop, and report.html."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.base.run_folder import METRICS, step_folder
+from holdfast.base.run_folder import METRICS, REPORT, step_folder
 from holdfast.diagnose.codes import chosen
-from holdfast.diagnose.finding import Finding, write_findings
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.finding import Diagnosis, Finding, write_findings
+from holdfast.diagnose.follow import KeptPage, Pace
+from holdfast.diagnose.log import Log
 from holdfast.diagnose.monitor import Monitor, metrics_rows, raise_alerts
+from holdfast.diagnose.readers import read_log
 from holdfast.recipe import Config
 from holdfast.recipe import Guard as GuardSettings
 from holdfast.recipe.code import trusting
@@ -74,3 +79,39 @@ def why_stopped(finding: Finding, step: int, run_dir: Path, config: Config) -> s
         f"{checkpoint}. {change} To start a new run from its model: {from_model(config, checkpoint / 'model')}. To "
         f"continue it as before: holdfast resume {run_dir}{trusting(config)}"
     )
+
+
+# ---- report.html
+
+REPORT_SHARE = 0.01
+"""Largest fraction of the time of a run that its reports take."""
+_FIRST = 0.5
+"""Seconds that the first report is assumed to take."""
+
+
+class LiveReport(Listener):
+    """Rewrites the report when the time since the last one is a hundred times its duration."""
+
+    def __init__(self, run_dir: Path, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._run_dir = run_dir
+        self._page = KeptPage(run_dir / REPORT, note)
+        self._pace = Pace(REPORT_SHARE, first=_FIRST, clock=clock)
+
+    def step(self, result: StepResult) -> None:
+        """Write the report if it is due."""
+        if not self._pace.seconds_left:
+            self.write(live=True)
+
+    def close(self) -> None:
+        """Write the report of the whole run."""
+        self.write(live=False)
+
+    def write(self, *, live: bool) -> None:
+        """Write the report now."""
+        if (self._run_dir / METRICS).is_file():  # else it was stopped before anything happened
+            with self._pace.working():
+                self._page.write(self._read, live=live)
+
+    def _read(self) -> tuple[Log, Diagnosis, Path]:
+        log = read_log(self._run_dir)
+        return log, diagnose(log), self._run_dir

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.agent.calling import SEARCH
+from holdfast.agent.protocol import CallTurn, SearchProtocol, render_prompt
 from holdfast.base.errors import ConfigError, MissingExtra, raise_all
 from holdfast.base.importing import missing_train_package
 from holdfast.model.text.chat_template import read_template
+from holdfast.model.text.tokens import decode
 from holdfast.recipe import Config, require
+from holdfast.recipe.config import code_errors
 from holdfast.recipe.paths import QUESTIONS, passages_of
-from holdfast.recipe.validation import check_training
-from holdfast.retrieval.types import Hit
-from holdfast.tasks.demonstrations import read_demonstrations
+from holdfast.retrieval.types import Document, Hit
+from holdfast.tasks.demonstrations import Text, read_demonstrations
+from holdfast.tasks.files import skipped_rows
 from holdfast.tasks.opening import Retrievers, load_protocol, no_passages, open_retrievers, open_tasks
-from holdfast.tasks.own_files import skipped_rows
 from holdfast.tasks.questions import Example
 from holdfast.tasks.task_set import Questions, TaskSet
-from holdfast.train.readiness import MIN_DEMONSTRATIONS, exact_prompt, what_is_too_little
+from holdfast.train.start_cache import has_warm_start
 
 if TYPE_CHECKING:
     import torch
 
-    from holdfast.agent.protocol import SearchProtocol
-    from holdfast.retrieval.types import Document
-    from holdfast.tasks.demonstrations import Text
-
+_REFUSED = "this recipe cannot be trained"
 _SAMPLE = 1000
 """Passages whose tokens are counted, and questions that demonstrations are tried on."""
 
@@ -63,15 +63,15 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
     exists. Two things can still fail later: damaged weights, and a server that does not answer. An index that is built
     is kept in `retrieval.index`.
 
-    `stage` as in `check_training`. With `continued`, a checkpoint holds the critic, and the one that it began with may
-    be gone. Raises `HoldfastError`.
+    `stage` is `warm-start` for `holdfast warm-start`, None for reinforcement learning. With `continued`, a checkpoint
+    holds the critic, and the one that it began with may be gone. Raises `HoldfastError`.
     """
     notes: list[str] = []
     learned_from = ("warm_start.data",) if config.warm_start.steps else ()
     require(config, *QUESTIONS, *passages_of(config), *learned_from, "model.path", "model.chat_template", "run.code")
-    check_training(config, stage=stage)
+    raise_all(_REFUSED, _recipe_errors(config, stage))
     tasks = open_tasks(config, notes.append)
-    raise_all("this recipe cannot be trained", _task_errors(config, tasks))
+    raise_all(_REFUSED, _task_errors(config, tasks))
     _check_packages(config)
     if config.run.device == "cuda":
         _device(config)
@@ -131,6 +131,13 @@ def _written_demonstrations(config: Config, protocol: SearchProtocol) -> Sequenc
         return None
     with skipped_rows(path, "warm_start.data", lambda _: None) as on_skip:  # noted when they are learned from
         return read_demonstrations(Path(path), protocol, on_skip=on_skip)
+
+
+def _recipe_errors(config: Config, stage: str | None) -> Iterator[str]:
+    """What the recipe, and the code that it names, cannot do."""
+    if stage == "warm-start" and not has_warm_start(config):
+        yield "warm_start.steps = 0, so there is no warm start to make; set warm_start.steps"
+    yield from code_errors(config)
 
 
 def _task_errors(config: Config, tasks: TaskSet) -> Iterator[str]:
@@ -231,3 +238,60 @@ def overlap_warnings(questions: Questions) -> Iterator[str]:
 
 def _key(example: Example) -> str:
     return " ".join(example.question.lower().split())
+
+
+# ---- what a dry run says of a plan as a whole: the prompt that the model reads, and what is too little to learn from
+
+MIN_DEMONSTRATIONS, _MIN_SCORED = 200, 100
+
+
+def exact_prompt(question: str, protocol: SearchProtocol, tokenizer: Any) -> str:
+    """The text of the tokens that a rollout begins with.
+
+    Raises `ConfigError` where the prompt of the recipe writes the marks of a chat template that is applied to it.
+    """
+    template = protocol.template
+    if template.text(tokenizer, protocol.schemas) is not None:
+        around = decode(tokenizer, template.prompt(tokenizer, "x", protocol.schemas))
+        for mark in tokenizer.all_special_tokens:
+            if mark in protocol.prompt and mark in around:
+                raise ConfigError(
+                    f"protocol.prompt writes {mark}, and so does {template}, which would wrap the prompt a second "
+                    "time. Take the marks out of protocol.prompt, or set model.chat_template = 'none'"
+                )
+    return decode(tokenizer, render_prompt(question, protocol, tokenizer))
+
+
+def what_is_too_little(
+    demonstrations: Sequence[Text] | None, questions: Questions, tools: Collection[str] = ()
+) -> Iterator[str]:
+    """Sentences about what teaches or shows less than somebody may expect. Without demonstrations they are None.
+    `tools` are the names of those that the model may call."""
+    if demonstrations is not None:
+        count, twice = len(demonstrations), sum(len(turns) > 2 for _, turns in demonstrations)
+        if count < MIN_DEMONSTRATIONS:
+            yield f"{count} demonstrations are few: a small model learns to search from a few hundred; add questions"
+        if not twice:
+            yield (
+                "no demonstration has a second search, and training rarely discovers what a warm start never shows; "
+                "if questions need two searches, write such demonstrations "
+                "(docs/guide/quickstart.md#teach-it-to-search)"
+            )
+        called = {said.tool for _, turns in demonstrations for said, _ in turns if isinstance(said, CallTurn)}
+        if unseen := [name for name in tools if name not in (SEARCH.name, *called)]:
+            yield (
+                f"no demonstration calls {' or '.join(unseen)}, and a small model rarely begins to by itself; write a "
+                "script that does (docs/guide/own-tools.md#show-a-model-how)"
+            )
+    scored = "test" if questions.test else "dev"
+    if 0 < (size := len(questions.splits[scored])) < _MIN_SCORED:
+        yield (
+            f"scores on {size} {scored} question{'s' * (size > 1)} are uncertain: a score of 0.5 has the 95 % interval "
+            f"{_interval(size)}. With {_MIN_SCORED} questions, it would be {_interval(_MIN_SCORED)}"
+        )
+
+
+def _interval(size: int) -> str:
+    """95 %, by Wilson's formula, which at 0.5 is symmetric."""
+    half = 1.96 / (2 * (size + 1.96**2) ** 0.5)
+    return f"{0.5 - half:.2f} to {0.5 + half:.2f}"

@@ -18,13 +18,13 @@ from holdfast.base.jsonl import write_jsonl
 from holdfast.diagnose.finding import Finding
 from holdfast.model.checkpoint import read_state
 from holdfast.recipe import Config, absolute, dump, load_run, setting_values
+from holdfast.recipe.paths import with_values
 from holdfast.tasks.machine import set_up_torch
 from holdfast.tasks.opening import make_agent
 from holdfast.tasks.questions import QuestionOrder, dev_questions
 from holdfast.train.evaluate import EvaluationSums, Evaluator, KeptEvaluations, intervals_of
-from holdfast.train.guard import Guard, why_stopped
+from holdfast.train.guard import Guard, LiveReport, why_stopped
 from holdfast.train.listener import Listener, Listeners, StepResult
-from holdfast.train.live_report import LiveReport
 from holdfast.train.prepare import Prepared, prepare
 from holdfast.train.saving import Saver, newest_checkpoint
 from holdfast.train.start import starting_policy
@@ -75,11 +75,6 @@ def resume(run_dir: Path, *, moved: Sequence[str] = (), listener: Listener | Non
         return run.train()
 
 
-def _continued(config: Config) -> Config:
-    """The recipe for a run with a checkpoint, which holds its critic: the critic it began with may be gone."""
-    return config.model_copy(update={"critic": config.critic.model_copy(update={"path": None})})
-
-
 class _Run:
     """A trainer at its first step, with its evaluator and its saver."""
 
@@ -96,7 +91,8 @@ class _Run:
             state = read_state(checkpoint, step=int, question_order=dict, generator=list, seconds=float, machine=dict)
             QuestionOrder(self.questions.train, seed=config.run.seed).restore(state["question_order"])
         policy = starting_policy(prepared, listener)
-        trained = config if checkpoint is None else _continued(config)
+        # A checkpoint holds its critic: the one that the run began with may be gone.
+        trained = config if checkpoint is None else with_values(config, {"critic.path": None})
         self.trainer = make_trainer(replace(prepared, config=trained), policy, run_dir)
         self.evaluator = self._evaluator(self.trainer.agent)
         self.saver = Saver(self.trainer, run_dir, config.checkpoint, started=started)

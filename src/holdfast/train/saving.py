@@ -40,7 +40,15 @@ class Saver:
 
     def save(self) -> None:
         """Write an exact checkpoint of the present step."""
-        self._trainer.save(self._run_dir, best=self._best, seconds=self.seconds, machine=self._machine())
+        trainer, learner, critic = self._trainer, self._trainer.learner, self._trainer.critic
+        save_checkpoint(
+            step_folder(self._run_dir, trainer.completed_steps),
+            learner.language_model,
+            optimizer=learner.optimizer,
+            anchor=learner.anchor.weights if learner.anchor is not None else (),
+            critic=(critic.weights, critic.optimizer) if critic is not None else None,
+            state=trainer.state() | {"best": self._best, "seconds": self.seconds, "machine": self._machine()},
+        )
         prune(self._run_dir, self._settings.keep)
 
     def save_if_missing(self) -> None:

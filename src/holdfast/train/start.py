@@ -17,8 +17,8 @@ from holdfast.model.checkpoint import find_damage, save_checkpoint, save_whole_m
 from holdfast.model.language_model import LanguageModel, load_model, ready, unread_code
 from holdfast.recipe import Config, absolute, dump
 from holdfast.tasks.demonstrations import Text, read_demonstrations
+from holdfast.tasks.files import skipped_rows
 from holdfast.tasks.machine import choose_threads, set_up_torch
-from holdfast.tasks.own_files import skipped_rows
 from holdfast.train.cost import cost_of
 from holdfast.train.listener import Listener
 from holdfast.train.model_fit import validate_model_and_prompts

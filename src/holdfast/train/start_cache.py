@@ -11,7 +11,7 @@ from typing import Any
 from holdfast import __version__
 from holdfast.base.environment import cache_dir
 from holdfast.base.errors import DataError
-from holdfast.model.models import stored
+from holdfast.model.hub import stored
 from holdfast.recipe import BUNDLED, Config
 from holdfast.retrieval.storage import MANIFEST
 from holdfast.tasks.task_set import TaskSet

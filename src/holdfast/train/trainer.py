@@ -31,10 +31,9 @@ from holdfast.agent.metrics.rollouts import (
 )
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group, with_tokens
-from holdfast.base.run_folder import step_folder
 from holdfast.losses import effective_sample_size
 from holdfast.methods.operations import selected, weight_percentiles
-from holdfast.model.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
+from holdfast.model.checkpoint import load_anchor, load_optimizer, read_state
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.support import end_ids
 from holdfast.recipe import Config
@@ -42,12 +41,11 @@ from holdfast.tasks.opening import make_agent
 from holdfast.tasks.questions import Example, QuestionOrder
 from holdfast.train.critic import Critic
 from holdfast.train.displacement import measure_displacement
-from holdfast.train.judging import Judging, open_judge
 from holdfast.train.learner import AsSampler, Learner, OldPass, Reference, make_learner
 from holdfast.train.listener import StepResult
 from holdfast.train.optimizer import warmed_up
 from holdfast.train.prepare import Prepared
-from holdfast.train.rollouts import roll_out, score, training_batch
+from holdfast.train.rollouts import Judging, open_judge, roll_out, score, training_batch
 from holdfast.train.stale_sampler import StaleSampler
 
 
@@ -192,36 +190,16 @@ class Trainer:
 
     # ---- checkpoints
 
-    def save(self, run_dir: Path, *, best: dict[str, float] | None, seconds: float, machine: dict[str, Any]) -> None:
-        """Write an exact checkpoint of the current step.
-
-        Args:
-            run_dir: the run folder.
-            best: step and exact match of the best evaluation on dev so far; None before the first.
-            seconds: duration of the run.
-            machine: what decides how sums are rounded.
-        """
-        state = {
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside weights and optimizers, as JSON."""
+        return {
             "step": self.completed_steps,
             "question_order": self.question_order.state(),
             "generator": self.generator.get_state().tolist(),
-            "best": best,
-            "seconds": seconds,
-            "machine": machine,
         }
-        folder = step_folder(run_dir, self.completed_steps)
-        learner = self.learner
-        save_checkpoint(
-            folder,
-            learner.language_model,
-            optimizer=learner.optimizer,
-            anchor=learner.anchor.weights if learner.anchor is not None else (),
-            critic=(self.critic.weights, self.critic.optimizer) if self.critic is not None else None,
-            state=state,
-        )
 
     def restore(self, folder: Path) -> dict[str, Any]:
-        """Continue from a checkpoint whose weights the model already has. Returns its state, as `save` wrote it."""
+        """Continue from a checkpoint whose weights the model already has. Returns its state, as `Saver` wrote it."""
         state = read_state(folder)
         load_optimizer(folder, self.learner.optimizer)
         if anchor := load_anchor(folder):

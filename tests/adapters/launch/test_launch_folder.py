@@ -18,7 +18,7 @@ from holdfast.adapters.launch import Machines, plan
 from holdfast.cli import launch
 from holdfast.cli.main import app
 from holdfast.methods.penalties import SAPO
-from holdfast.model.models import MODELS, ORIGIN
+from holdfast.model.hub import MODELS, ORIGIN
 from holdfast.recipe import Config, load
 from holdfast.recipe.loading import bundled
 from holdfast.tasks import factbook

@@ -12,7 +12,7 @@ from holdfast.base.errors import ConfigError, raise_all
 from holdfast.base.section import Refusal, sentence
 from holdfast.hosts import HOSTS
 from holdfast.recipe import Config, absolute
-from holdfast.recipe.validation import code_errors
+from holdfast.recipe.config import code_errors
 from holdfast.tasks.opening import open_tasks
 
 LAUNCHES: Mapping[str, Launch] = {

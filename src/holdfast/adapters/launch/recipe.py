@@ -14,7 +14,7 @@ from holdfast.base.section import Refusal
 from holdfast.hosts.host import Host
 from holdfast.methods.penalties import CustomPenalty
 from holdfast.methods.registry import Method
-from holdfast.model.models import stored
+from holdfast.model.hub import stored
 from holdfast.recipe import Config, setting_values
 from holdfast.tasks.task_set import Questions, TaskSet
 
