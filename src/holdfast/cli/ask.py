@@ -15,10 +15,10 @@ from holdfast.agent.trajectory import Call
 from holdfast.agent.turn_parts import parts_of_turn, why_no_answer
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import is_run
+from holdfast.cli.recipes import allow
 from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, TrustCode, complete_run, find_run, in_runs, newest_run
 from holdfast.cli.terminal import is_live, out, train_extra
 from holdfast.cli.transcript import show_line, show_observation, show_turn
-from holdfast.cli.trust import allow
 from holdfast.evaluate.questions import answerable, new_words
 from holdfast.evaluate.servers import find_server, key_in
 from holdfast.recipe.loading import find_recipe

@@ -10,7 +10,7 @@ import sys
 import webbrowser
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -21,13 +21,11 @@ from holdfast.base.files import write_whole
 from holdfast.cli.findings import paragraph, show
 from holdfast.cli.terminal import is_live, out, program
 from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.finding import Diagnosis
+from holdfast.diagnose.log import Log
 from holdfast.diagnose.readers import read_log
 from holdfast.diagnose.report import is_replaceable, reported, write_report
 from holdfast.hosts import PENALTY, words
-
-if TYPE_CHECKING:
-    from holdfast.diagnose.finding import Diagnosis
-    from holdfast.diagnose.log import Log
 
 RUNS = ("failing", "stabilised")
 """Names of the logs, of their folders, and of the example scripts of such runs, which begin with `trl_`."""

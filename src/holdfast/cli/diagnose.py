@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -16,16 +16,12 @@ from holdfast.cli.terminal import echo, err, out
 from holdfast.diagnose.codes import chosen
 from holdfast.diagnose.compare import compare
 from holdfast.diagnose.diagnose import diagnose as diagnosis_of
-from holdfast.diagnose.finding import as_json, to_text
+from holdfast.diagnose.finding import Diagnosis, as_json, to_text
+from holdfast.diagnose.log import Log
 from holdfast.diagnose.markdown import as_markdown, comparison_as_markdown
 from holdfast.diagnose.readers.rollouts.files import Rollouts, rollouts_beside
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.texts import text_findings
-
-if TYPE_CHECKING:
-    from holdfast.diagnose.finding import Diagnosis
-    from holdfast.diagnose.log import Log
-
 
 Form = Literal["text", "markdown", "json"]
 FailOn = Literal["finding", "note", "never"]

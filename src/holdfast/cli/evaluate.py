@@ -13,9 +13,9 @@ from holdfast.base.jsonl import write_jsonl
 from holdfast.base.run_folder import is_run, list_checkpoints, missing_file, step_of
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.console import open_console
+from holdfast.cli.recipes import allow
 from holdfast.cli.runs import WHICH_CHECKPOINT, TrustCode, complete_run, in_runs
 from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
-from holdfast.cli.trust import allow
 from holdfast.evaluate.folder import OVER_TRAINING
 from holdfast.evaluate.methods import method_named
 from holdfast.evaluate.questions import load_questions, usual_questions

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.terminal import program
-from holdfast.diagnose.compare import first_difference
-from holdfast.diagnose.finding import headline, skipped, too_short, when_of
+from holdfast.diagnose.compare import Comparison, first_difference
+from holdfast.diagnose.finding import Diagnosis, Finding, TextFinding, Verdict, headline, skipped, too_short, when_of
+from holdfast.diagnose.log import Log
 from holdfast.diagnose.outlook import in_words
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.verdict import NOT_LEARNING
-
-if TYPE_CHECKING:
-    from holdfast.diagnose.compare import Comparison
-    from holdfast.diagnose.finding import Diagnosis, Finding, TextFinding, Verdict
-    from holdfast.diagnose.log import Log
 
 _WIDTH = 80
 _SCREEN = 24

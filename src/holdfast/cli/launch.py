@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from holdfast.adapters.launch import Machines, write_plan
+from holdfast.adapters.launch import Machines, Plan, write_plan
 from holdfast.adapters.launch import plan as translate
 from holdfast.base.tested import installed_version, newer_than_tested
 from holdfast.cli.recipes import complete_recipe, read_recipe
 from holdfast.cli.terminal import out
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from holdfast.adapters.launch import Plan
 
 
 def launch(

@@ -9,9 +9,9 @@ import typer
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import is_run
+from holdfast.cli.recipes import allow
 from holdfast.cli.runs import WHICH_CHECKPOINT, TrustCode, complete_run, find_run, in_runs
 from holdfast.cli.terminal import err, out, train_extra
-from holdfast.cli.trust import allow
 from holdfast.evaluate.questions import answerable, new_words
 from holdfast.retrieval.wire import TOKEN, environment_token
 

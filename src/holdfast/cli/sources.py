@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import Annotated, TextIO
 
 import typer
 
@@ -14,11 +14,9 @@ from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.files import is_pipe
 from holdfast.cli.runs import in_runs
 from holdfast.cli.terminal import err, program
+from holdfast.diagnose.log import Log
 from holdfast.diagnose.readers import read_logs
 from holdfast.diagnose.readers.services import is_address
-
-if TYPE_CHECKING:
-    from holdfast.diagnose.log import Log
 
 STDIN = "-"
 

@@ -24,9 +24,8 @@ from holdfast.base.files import is_locked
 from holdfast.base.importing import failing_line
 from holdfast.base.run_folder import CONFIG, headed, is_run
 from holdfast.cli import runs
-from holdfast.cli.recipes import DEFAULT, RecipeArgument, read_recipe
+from holdfast.cli.recipes import DEFAULT, RecipeArgument, allow, read_recipe
 from holdfast.cli.terminal import err, is_live, out, print_error, program, train_extra
-from holdfast.cli.trust import allow
 from holdfast.recipe import Config, dump, load_run
 from holdfast.recipe.code import trusting
 from holdfast.recipe.overrides import parse_overrides
@@ -228,7 +227,7 @@ def _stop_again(ignored: sys.UnraisableHookArgs) -> None:
 
 
 def _close(summary: Any, config: Config) -> None:
-    from holdfast.cli.closing import close
+    from holdfast.cli.transcript import close  # --help does without numpy
 
     close(summary, config, out())
 

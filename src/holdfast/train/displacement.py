@@ -4,19 +4,15 @@ token of the rollouts that are logged for people to read."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics.rollouts import displacement_metrics, likelihood_rows, rows_to_probe
 from holdfast.agent.trajectory import Group, Trajectory
-from holdfast.model.text.tokens import char_lengths
+from holdfast.model.text.tokens import Tokenizer, char_lengths
 from holdfast.train.learner import Learner
 from holdfast.train.listener import Displacement, TurnChange
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 def measure_displacement(
@@ -66,9 +62,7 @@ def _rows_of_first(groups: Sequence[Group], count: int) -> dict[int, int]:
     return rows
 
 
-def _by_turn(
-    trajectory: Trajectory, changes: Sequence[float], tokenizer: PreTrainedTokenizerBase
-) -> tuple[TurnChange, ...]:
+def _by_turn(trajectory: Trajectory, changes: Sequence[float], tokenizer: Tokenizer) -> tuple[TurnChange, ...]:
     turns, start = [], 0
     for turn in trajectory.turns:
         tokens = turn.tokens or ()

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from holdfast.agent.trajectory import Group
 from holdfast.base.progress import Progress
-
-if TYPE_CHECKING:
-    from holdfast.agent.trajectory import Group
-    from holdfast.diagnose.finding import Finding
-    from holdfast.tasks.questions import Example
+from holdfast.diagnose.finding import Finding
+from holdfast.tasks.questions import Example
 
 
 @dataclass(frozen=True, slots=True)

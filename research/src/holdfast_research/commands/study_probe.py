@@ -234,8 +234,7 @@ def _setup(document: Mapping[str, object]) -> str:
 def _source(asked: Asked) -> tuple[str, Path, str, Callable[..., Subject]]:
     """The run, or the model, that a name means, the default place of results, its name in file names (empty for
     a run, whose checkpoint gives it: `step-000040`, or `best`), and what opens it. Raises `ConfigError`."""
-    from holdfast.cli.recipes import read_recipe
-    from holdfast.cli.trust import allow
+    from holdfast.cli.recipes import allow, read_recipe
     from holdfast.recipe import Config
     from holdfast.recipe.overrides import parse_overrides
     from holdfast.tasks.opening import load_recipe

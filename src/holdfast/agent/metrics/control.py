@@ -10,7 +10,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,10 +17,7 @@ from torch import Tensor
 from holdfast.agent.protocol import ControlTags
 from holdfast.agent.trajectory import Trajectory, Turn
 from holdfast.model.sampler.sampling import SamplingMask
-from holdfast.model.text.tokens import char_lengths, decode, encode
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from holdfast.model.text.tokens import Tokenizer, char_lengths, decode, encode
 
 
 class ControlTokens:
@@ -34,7 +30,7 @@ class ControlTokens:
         ends: ids that end a sequence.
     """
 
-    def __init__(self, tags: ControlTags, tokenizer: PreTrainedTokenizerBase, ends: Collection[int]) -> None:
+    def __init__(self, tags: ControlTags, tokenizer: Tokenizer, ends: Collection[int]) -> None:
         self._tokenizer = tokenizer
         pairs = tags.pairs
         self._opens = {opened for opened, _ in pairs}
@@ -89,7 +85,7 @@ def control_metrics(misplaced: Tensor, loss_mask: Tensor) -> dict[str, float]:
     }
 
 
-def _first_tokens(tag: str, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+def _first_tokens(tag: str, tokenizer: Tokenizer) -> set[int]:
     """The ids with which a tag can begin, at the start of a line or after a space. A token of the space alone, which
     some tokenizers have, begins anything."""
     ids = (encode(tokenizer, text) for text in (tag, f" {tag}"))

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -18,7 +19,6 @@ from holdfast.base.answers import MAX_BYTES, shown
 from holdfast.retrieval.server import formats
 from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded, QueryCache
 from holdfast.retrieval.server.guard import Guard, read_body
-from holdfast.retrieval.server.metrics import Metrics
 from holdfast.retrieval.types import IndexedRetriever, Ranked
 from holdfast.retrieval.wire import REQUEST_ID
 
@@ -200,3 +200,35 @@ def _answer(parts: formats.Parts, most: int) -> Response:
 
 def _json(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")
+
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class Metrics:
+    """Prometheus metrics of one server, in a separate registry: two servers in one process do not add up."""
+
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        common: Any = {"namespace": "holdfast", "registry": self._registry}
+        self.requests = Counter("requests", "Responses by path and status", ["path", "status"], **common)
+        self.seconds = Histogram("request_seconds", "Seconds from request to response", buckets=_SECONDS, **common)
+        self.queries = Counter(
+            "queries",
+            "Queries by outcome: searched, cached, joined to an equal query in flight, refused (429), or searched and "
+            "failed",
+            ["outcome"],
+            **common,
+        )
+        self.batch_size = Histogram("batch_queries", "Queries per batch", buckets=_SIZES, **common)
+
+    def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
+        """Add a gauge whose value is read on request."""
+        Gauge(name, help, namespace="holdfast", registry=self._registry).set_function(value)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)

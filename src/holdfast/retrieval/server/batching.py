@@ -14,7 +14,7 @@ from holdfast.base.errors import HoldfastError
 from holdfast.retrieval.types import Ranked
 
 if TYPE_CHECKING:
-    from holdfast.retrieval.server.metrics import Metrics  # prometheus_client, of the [server] extra
+    from holdfast.retrieval.server.app import Metrics  # prometheus_client, of the [server] extra
 
 Rank = Callable[[Sequence[str], int], list[Ranked]]
 Outcome = Ranked | Exception
