@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.evaluate.endpoint.line import Asked, Desk, Visit
+from holdfast.evaluate.endpoint.line import Desk, Visit
+from holdfast.evaluate.endpoint.messages import Asked
 
 from ..browser import Browser, find_browser
 from ..model.conftest import tokenizer

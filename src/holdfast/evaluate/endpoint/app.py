@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from holdfast.base.answers import shown
 from holdfast.base.errors import HoldfastError
-from holdfast.evaluate.endpoint.line import Answered, Asked, Desk, Gone, Visit
+from holdfast.evaluate.endpoint.line import Desk, Gone, Visit
 from holdfast.evaluate.endpoint.messages import (
     ALIVE,
     DONE,
@@ -26,11 +26,9 @@ from holdfast.evaluate.endpoint.messages import (
     Ending,
     Json,
     asked_of,
-    ending_of,
     error_body,
     event,
     reasoning,
-    step_of,
 )
 from holdfast.retrieval.server.batching import Overloaded
 from holdfast.retrieval.server.guard import Guard, read_body
@@ -51,7 +49,7 @@ _HEADERS = {
 def make_app(desk: Desk, *, token: str | None = None, local: str | None = None) -> Any:
     """An ASGI application that answers for the agent of a desk. `token` and `local` as in `Guard`; the page and
     `/health` are open."""
-    begun, protocol = int(time.time()), desk.agent.protocol
+    begun = int(time.time())
 
     async def page(_: Request) -> Response:
         return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=_HEADERS)
@@ -67,34 +65,24 @@ def make_app(desk: Desk, *, token: str | None = None, local: str | None = None) 
 
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatRequest, _BODY)
-        asked = asked_of(body, desk.name)
         try:
-            visit = desk.take(asked)
+            visit = desk.take(asked_of(body, desk.name))
         except Overloaded as error:
             raise HTTPException(429, f"{error}; try again in a few seconds", {"Retry-After": "5"}) from None
         if body.stream:
             counts = body.stream_options is not None and body.stream_options.include_usage
-            return StreamingResponse(stream(asked, visit, counts=counts), media_type="text/event-stream")
-        return await whole(request, asked, visit)
+            return StreamingResponse(stream(visit, counts=counts), media_type="text/event-stream")
+        return await whole(request, visit)
 
     def envelope(kind: str) -> Json:
         return {"id": f"chatcmpl-{secrets.token_hex(12)}", "object": kind, "created": int(time.time())} | {
             "model": desk.name
         }
 
-    async def told(asked: Asked, visit: Visit) -> AsyncGenerator[Json | Ending | None, None]:
-        """Each turn as a step, then the ending; None where nothing is new. Raises what is wrong with the rollout."""
-        async with aclosing(desk.follow(visit)) as news:
-            async for new in news:
-                if isinstance(new, Answered):
-                    yield ending_of(new, asked, protocol)
-                else:
-                    yield None if new is None else step_of(new, protocol)
-
-    async def whole(request: Request, asked: Asked, visit: Visit) -> Response:
+    async def whole(request: Request, visit: Visit) -> Response:
         """The answer at once."""
         thoughts = ""
-        async with aclosing(told(asked, visit)) as news:
+        async with aclosing(desk.follow(visit)) as news:
             async for new in news:
                 if isinstance(new, Ending):
                     message = {"role": "assistant", "content": new.content, "annotations": new.annotations}
@@ -108,7 +96,7 @@ def make_app(desk: Desk, *, token: str | None = None, local: str | None = None) 
                     break
         raise Gone("the client has disconnected")
 
-    async def stream(asked: Asked, visit: Visit, *, counts: bool) -> AsyncIterator[bytes]:
+    async def stream(visit: Visit, *, counts: bool) -> AsyncIterator[bytes]:
         """The answer in events: each turn when it ends, then the answer."""
         head = envelope("chat.completion.chunk")
 
@@ -118,7 +106,7 @@ def make_app(desk: Desk, *, token: str | None = None, local: str | None = None) 
 
         yield chunk({"role": "assistant", "content": ""})
         try:
-            async with aclosing(told(asked, visit)) as news:
+            async with aclosing(desk.follow(visit)) as news:
                 async for new in news:
                     if new is None:
                         yield ALIVE

@@ -6,7 +6,7 @@ A policy holds the state of one batch of rollouts, so it is used by one thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,42 +18,10 @@ from holdfast.agent.scheduler import Agent
 from holdfast.agent.trajectory import Trajectory, Turn
 from holdfast.base.errors import HoldfastError
 from holdfast.base.workers import Workers
+from holdfast.evaluate.endpoint.messages import Asked, Ending, Json, ending_of, step_of, step_of_note
 from holdfast.model.sampler.policy import Completion, Request
 from holdfast.retrieval.server.batching import Overloaded
 from holdfast.retrieval.types import Document, Hit, Retriever
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a request asks for."""
-
-    question: str
-    seed: int
-    temperature: float | None = None
-    """None: as the agent samples; 0: greedily."""
-    max_tokens: int | None = None
-    """The most tokens that the model may write, over all turns."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A turn, with the passages that its search has found."""
-
-    turn: Turn
-    documents: Sequence[Document]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """A finished rollout."""
-
-    trajectory: Trajectory
-    documents: Mapping[str, Document]
-    """All that was found, by id, in order."""
-
-
-News = str | Seen | Answered
-"""A note, a turn, or the end."""
 
 
 class Gone(HoldfastError):
@@ -78,7 +46,7 @@ class Desk:
     quiet: float = 10.0
     """Seconds without news after which a stream says that it lives."""
     workers: Workers = field(default_factory=lambda: Workers(1, "agent"))
-    open: set[Future[Answered]] = field(default_factory=set)
+    open: set[Future[Ending]] = field(default_factory=set)
     """The rollout that runs, and those that wait."""
 
     def take(self, asked: Asked) -> Visit:
@@ -91,8 +59,8 @@ class Desk:
         visit.future.add_done_callback(self.open.discard)
         return visit
 
-    async def follow(self, visit: Visit) -> AsyncGenerator[News | None, None]:
-        """The notes, each turn as it ends, and at last the finished rollout; None after each `quiet` seconds. Raises
+    async def follow(self, visit: Visit) -> AsyncGenerator[Json | Ending | None, None]:
+        """The notes and each turn as it ends, as steps, and at last the ending; None after each `quiet` seconds. Raises
         what the rollout raised. Closing the iterator ends the rollout with its turn."""
         visit.future.add_done_callback(visit.tell)
         try:
@@ -110,8 +78,8 @@ class Desk:
             visit.gone.set()
             visit.future.cancel()
 
-    def _answer(self, asked: Asked, visit: Visit) -> Answered:
-        found = _Found(self.agent.retriever)
+    def _answer(self, asked: Asked, visit: Visit) -> Ending:
+        found, protocol = _Found(self.agent.retriever), self.agent.protocol
         agent = replace(self.agent, retriever=found)
         if asked.temperature is not None:
             heat = asked.temperature or agent.policy.temperature
@@ -123,26 +91,26 @@ class Desk:
         def see(_: Task, turn: Turn) -> None:
             if visit.gone.is_set():
                 raise Gone("no client is waiting for this answer")
-            visit.tell(Seen(turn, [found.documents[id] for id in turn.hits if id in found.documents]))
+            visit.tell(step_of(turn, found.documents, protocol))
 
         for note in self.notes(asked.question):
-            visit.tell(note)
+            visit.tell(step_of_note(note))
         trajectory = agent.ask(asked.question, seed=asked.seed, on_turn=see)
-        return Answered(trajectory=trajectory, documents=found.documents)
+        return ending_of(trajectory, list(found.documents.values()), asked, protocol)
 
 
 class Visit:
     """A request between its handler, in the event loop, and its rollout, in the thread of the agent."""
 
-    future: Future[Answered]
+    future: Future[Ending]
 
     def __init__(self) -> None:
         self.gone = Event()
         """Set when nobody waits any more."""
-        self.news: asyncio.Queue[str | Seen | Future[Answered]] = asyncio.Queue()
+        self.news: asyncio.Queue[Json | Future[Ending]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
 
-    def tell(self, news: str | Seen | Future[Answered]) -> None:
+    def tell(self, news: Json | Future[Ending]) -> None:
         """Pass on what is new, from any thread."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.news.put_nowait, news)
@@ -154,6 +122,7 @@ class _Found:
     def __init__(self, retriever: Retriever) -> None:
         self._retriever = retriever
         self.documents: dict[str, Document] = {}
+        """By id, in order."""
 
     @property
     def in_process(self) -> bool:

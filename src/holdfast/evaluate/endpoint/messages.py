@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fastapi import HTTPException
 from pydantic import BaseModel, Field
 
 from holdfast.agent.protocol import SearchProtocol
-from holdfast.agent.trajectory import Status
+from holdfast.agent.trajectory import Status, Trajectory, Turn
 from holdfast.agent.turn_parts import parts_of_turn, why_no_answer
 from holdfast.base.answers import shown
-from holdfast.evaluate.endpoint.line import Answered, Asked, Seen
 from holdfast.retrieval.types import Document
 from holdfast.tasks.demonstrate import answer_in
 
@@ -68,6 +68,18 @@ class ChatRequest(BaseModel):
     functions: list[Any] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a request asks for."""
+
+    question: str
+    seed: int
+    temperature: float | None = None
+    """None: as the agent samples; 0: greedily."""
+    max_tokens: int | None = None
+    """The most tokens that the model may write, over all turns."""
+
+
 def asked_of(request: ChatRequest, name: str) -> Asked:
     """What a request asks the model `name`. Raises `HTTPException` for what this model cannot do."""
     if request.model not in (None, "", name):
@@ -104,18 +116,20 @@ def _question(messages: Sequence[Message]) -> str:
 # ---- what is sent
 
 
-def step_of(seen: Seen | str, protocol: SearchProtocol) -> Json:
-    """A turn: what the model said as [kind, text] pairs, without the answer; then what it `found`, or what came
-    `back`. A note is a pair of the kind `notes`."""
-    if isinstance(seen, str):
-        return {"says": [["notes", seen]]}
-    turn = seen.turn
+def step_of(turn: Turn, documents: Mapping[str, Document], protocol: SearchProtocol) -> Json:
+    """A turn: what the model said as [kind, text] pairs, without the answer; then what it `found`, of the documents, or
+    what came `back`."""
     says = [[kind, text] for kind, text in parts_of_turn(turn, protocol) if kind != "answers"]
     if turn.hits or not turn.observation_text:
-        return {"says": says, "found": results_of(seen.documents)}
+        return {"says": says, "found": results_of(documents[id] for id in turn.hits if id in documents)}
     opened, closed = protocol.information_tags
     back = turn.observation_text.strip().removeprefix(opened).removesuffix(closed).strip()
     return {"says": says, "back": back or protocol.nothing_found or "Nothing was found."}
+
+
+def step_of_note(note: str) -> Json:
+    """A note on the question, as a step before the first."""
+    return {"says": [["notes", note]]}
 
 
 def reasoning(step: Json) -> str:
@@ -151,9 +165,9 @@ class Ending(NamedTuple):
     usage: Json
 
 
-def ending_of(answered: Answered, asked: Asked, protocol: SearchProtocol) -> Ending:
-    """The end of a rollout. Raises `HTTPException` for one that says nothing about the question."""
-    trajectory, documents = answered.trajectory, answered.documents.values()
+def ending_of(trajectory: Trajectory, documents: Sequence[Document], asked: Asked, protocol: SearchProtocol) -> Ending:
+    """The end of a rollout that has found these documents. Raises `HTTPException` for one that says nothing about the
+    question."""
     if trajectory.status is Status.RETRIEVAL_FAILED:
         raise HTTPException(503, f"a search failed, so there is no answer: {trajectory.error}")
     if trajectory.status is Status.ERROR:
