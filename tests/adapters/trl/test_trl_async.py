@@ -139,6 +139,36 @@ def test_loss_and_gradient_are_trls_plus_the_penalty(penalty: Any, host: Any) ->
     assert num / den == pytest.approx(value, abs=1e-6)
 
 
+@pytest.mark.parametrize(("penalty", "rounding"), [(LLDS(), -1e-9), (NLL(), 1e-9), (SAPO(), 1e-9)])
+def test_the_rounding_of_equal_rewards_is_an_advantage_of_0(
+    penalty: Any, rounding: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of eight rewards of 0.1 TRL's is about that."""
+    logged = []
+    for advantage in (0.0, rounding, 1e-3):
+        changed = [*SAMPLES[:2], (*SAMPLES[2][:2], advantage), *SAMPLES[3:]]
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules[__name__], "SAMPLES", changed)
+            trainer = bare(with_penalties(AsyncGRPOTrainer, penalty))
+            loss_and_gradient(trainer)
+        logged.append(trainer._metrics["train"]["holdfast/penalty/preserved_fraction"])
+    assert logged[0] == logged[1]
+    assert (logged[1] == logged[2]) == isinstance(penalty, LLDS)  # which preserves both
+
+
+def test_dropout_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Made:
+        def __init__(self) -> None:
+            self.model, self.accelerator = torch.nn.Dropout(0.1), SimpleNamespace(is_main_process=True)
+
+        def compute_loss(self, *_: Any) -> None: ...
+
+    Made.__name__ = asynchronous.NAME
+    with_penalties(Made, LLDS())()
+    (told,) = [text for record in caplog.records if "dropout" in (text := record.getMessage())]
+    assert "LLDS acts on that noise. Set disable_dropout=True" in told
+
+
 def test_a_loss_without_log_probs_is_refused() -> None:
     class Kernel(AsyncGRPOTrainer):
         def compute_loss(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> torch.Tensor:

@@ -64,6 +64,7 @@ def micro_batch(*, rows: int = 4, width: int = 9, seed: int = 0, dtype: torch.dt
         "importance_sampling_ratio": torch.ones(rows, 1, dtype=dtype),
         "holdfast_correct": torch.arange(rows) % 2 == 1,
         "holdfast_rewarded": torch.ones(rows, dtype=torch.bool),
+        "holdfast_equal": torch.zeros(rows, dtype=torch.bool),
         "holdfast_preserved_count": torch.tensor(40),
     }
     return batch | {"logprobs": logprobs.to(dtype)}
@@ -183,6 +184,26 @@ def test_a_rollout_without_a_reward_is_not_preserved(make_trainer: Any, preserve
     assert {round(a, 2) for a in advantages.tolist()} == {-0.58, 0.0, 1.15}  # of the rewards 1, 0, 0
     assert not preserved[advantages == 0].any() and preserved[advantages > 0].all()
     assert preserved[advantages < 0].any() == (preserve == "all")
+
+
+@pytest.mark.parametrize(("reward", "penalty", "acts"), [
+    (0.1, LLDS(), True),
+    (0.1, LLDS(preserve="positive"), False),
+    (0.3, SAPO(), False),
+    (0.3, LLDS(preserve="correct"), False),
+    (0.3, NLL(), False),
+])  # fmt: skip
+def test_equal_rewards_are_an_advantage_of_0(make_trainer: Any, reward: float, penalty: Any, acts: bool) -> None:
+    """By rounding, TRL's own are -7e-5 for eight rewards of 0.1, and 3e-4 for eight of 0.3."""
+
+    def equal(completions: list[str], **_: Any) -> list[float]:
+        return [reward] * len(completions)
+
+    trainer = make_trainer(with_penalties(trl.GRPOTrainer, penalty), reward_funcs=equal, num_generations=8)
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "holdfast/loss/penalty" in row]
+    assert {row["holdfast/penalty/preserved_fraction"] for row in rows} == {float(acts)}
+    assert any(row["holdfast/loss/penalty"] for row in rows) <= acts
 
 
 @pytest.mark.parametrize("aligned", [False, True])

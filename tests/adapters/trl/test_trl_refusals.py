@@ -202,11 +202,11 @@ def with_dropout(tiny_model: Any) -> Any:
 @pytest.mark.parametrize(
     ("lora", "functional", "disable", "penalty", "places", "remedy"),
     [
-        (0.05, False, False, LLDS(), 4, "and LLDS acts on that noise. Set GRPOConfig(disable_dropout=True)"),
-        (0.05, False, False, None, 4, "before any update. Set GRPOConfig(disable_dropout=True)"),
+        (0.05, False, False, LLDS(), 4, "and LLDS acts on that noise. Set LoraConfig(lora_dropout=0)"),
+        (0.05, False, False, None, 4, "before any update. Set LoraConfig(lora_dropout=0)"),
         (0.05, False, True, LLDS(), 0, ""),
-        (0.0, True, True, SAPO(), 2, "noise. Set GRPOConfig(model_init_kwargs={'attention_dropout': 0.0})"),
-        (0.05, True, False, NLL(), 6, "update. Set GRPOConfig(disable_dropout=True) and GRPOConfig(model_init_kwargs="),
+        (0.0, True, True, SAPO(), 2, "noise. Set model_init_kwargs={'attention_dropout': 0.0}"),
+        (0.05, True, False, NLL(), 6, "update. Set LoraConfig(lora_dropout=0) and model_init_kwargs={"),
         (0.0, False, False, LLDS(), 0, ""),
     ],
 )

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from holdfast.adapters.host_losses import measure
 from holdfast.adapters.trl.mask import Trainer
-from holdfast.adapters.trl.notices import warn
+from holdfast.adapters.trl.notices import dropout_noise, warn
 from holdfast.adapters.trl.penalty_mixin import Settings, no_logprobs
 from holdfast.base.errors import ConfigError
 from holdfast.base.tested import TESTED
@@ -40,6 +40,8 @@ from holdfast.hosts.trl import ASYNC_LOGGED
 from holdfast.methods.penalties import LLDS
 
 _MAX_RATIO = "ratio/max"
+_ROUNDING = 1e-6
+"""A smaller advantage is that of equal rewards: TRL divides the rounding of their mean, in float64, by 1e-8."""
 NAME, OLDEST = "AsyncGRPOTrainer", (1, 16)
 BATCH = ("advantages", "attention_mask", "old_log_probs", "position_ids", "segment_id", "token_index")
 """What is read of a batch."""
@@ -103,6 +105,11 @@ class AsyncMixin(Trainer):
     holdfast_settings: Settings
     _log_was_checked = False
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.accelerator.is_main_process and (noise := dropout_noise(self.model, self.holdfast_settings.penalty)):
+            warn(noise)
+
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """TRL's loss plus the penalty; in evaluation TRL's alone."""
         if not self.model.training:
@@ -123,8 +130,9 @@ class AsyncMixin(Trainer):
         logprobs = getattr(outputs[0], "log_probs", None) if outputs else None
         if logprobs is None or logprobs.numel() != inputs["attention_mask"].sum():
             raise no_logprobs(NAME)
-        arguments = unpacked(inputs, logprobs)
-        new, old, advantages, mask = arguments
+        new, old, advantages, mask = unpacked(inputs, logprobs)
+        advantages = torch.where(advantages.abs() < _ROUNDING, 0.0, advantages)
+        arguments = (new, old, advantages, mask)
         preserved = (penalty or LLDS()).preserved(advantages, mask)
         sums: dict[str, tuple[Tensor, Tensor]] = {}
         if penalty is not None:

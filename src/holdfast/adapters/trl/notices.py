@@ -42,13 +42,15 @@ def dropout_noise(model: torch.nn.Module, penalty: Penalty | None) -> str | None
     if not found:
         return None
     name, module, key = found[0]
-    numbers = sorted({key for _, _, key in found} - {"p"})
-    ways = [*["GRPOConfig(disable_dropout=True)"] * any(key == "p" for _, _, key in found)]
-    ways += [f"GRPOConfig(model_init_kwargs={dict.fromkeys(numbers, 0.0)})"] * bool(numbers)
+    layers = [name for name, _, key in found if key == "p"]
+    ways = ["LoraConfig(lora_dropout=0)"] * any("lora_dropout" in layer for layer in layers)
+    ways += ["disable_dropout=True"] * any("lora_dropout" not in layer for layer in layers)
+    if numbers := sorted({key for _, _, key in found} - {"p"}):
+        ways.append(f"model_init_kwargs={dict.fromkeys(numbers, 0.0)}")
     acts = "" if penalty is None or penalty.acts_without_drift else f", and {type(penalty).__name__} acts on that noise"
     return (
-        f"the model has dropout, {getattr(module, key):g} in {name} ({len(found)} places in all). TRL draws it anew "
-        f"for old and for new log-probs, so the two differ before any update{acts}. Set {' and '.join(ways)}"
+        f"the model has dropout, {getattr(module, key):g} in {name} ({len(found)} places in all). TRL trains with it, "
+        f"so old and new log-probs differ before any update{acts}. Set {' and '.join(ways)}"
     )
 
 

@@ -300,6 +300,18 @@ def per_token_advantages(batch: dict[str, Any]) -> Tensor:
     return advantages[:, None] if advantages.dim() == 1 else advantages
 
 
+def signed_advantages(batch: dict[str, Any]) -> Tensor:
+    """`per_token_advantages`, and exactly 0 in groups with equal rewards.
+
+    There TRL's advantage is the rounding of a mean: −7e-5 for eight rewards of 0.1, +3e-4 for eight of 0.3. A penalty
+    that goes by its sign would act by chance.
+    """
+    advantages = per_token_advantages(batch)
+    if batch["advantages"].dim() > 1:
+        return advantages  # of a subclass, which has its own
+    return torch.where(batch["holdfast_equal"][:, None], 0.0, advantages)
+
+
 def rewarded(batch: dict[str, Any], mask: Tensor) -> Tensor:
     """bool [B, T]: `mask` without the rollouts that have no reward."""
     known: Tensor = batch["holdfast_rewarded"]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from holdfast.adapters.trl.mask import Trainer, corrects_itself, loss_mask, warning
 from holdfast.adapters.trl.notices import RewardWatch, dropout_noise, replaced_loss, say, warn
-from holdfast.adapters.trl.observe import Observer, action_ids_of, per_token_advantages, rewarded
+from holdfast.adapters.trl.observe import Observer, action_ids_of, rewarded, signed_advantages
 from holdfast.adapters.trl.schedule import Schedule, checked_schedule
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import ConfigError
@@ -106,7 +106,8 @@ class PenaltyMixin(Trainer):
         return batch
 
     def _judged(self, rows: int) -> dict[str, Tensor]:
-        """bool [B] each, for this process's rollouts: which are correct, and which have a reward.
+        """bool [B] each, for this process's rollouts: which are correct, which have a reward, and which are of a group
+        with equal rewards.
 
         A rollout to which every reward function gave None has none: nobody knows whether it is correct. TRL sets its
         advantage to 0, by which a penalty would take it for one of a group with equal rewards.
@@ -121,8 +122,17 @@ class PenaltyMixin(Trainer):
         warning = self._reward_watch.warning(totals, correct, by_em=by_em)  # of all processes
         if warning is not None and self.accelerator.is_main_process:
             warn(warning)
+        groups = totals.view(-1, self.num_generations)
+        low, high = groups.nan_to_num(torch.inf).amin(1), groups.nan_to_num(-torch.inf).amax(1)
+        equal = torch.isclose(low, high).repeat_interleave(self.num_generations)
+        if self.multi_objective_aggregation != "sum_then_normalize":
+            equal = torch.zeros_like(equal)  # parts that differ may have equal sums, and advantages
         mine = slice(self.accelerator.process_index * rows, (self.accelerator.process_index + 1) * rows)
-        return {"holdfast_correct": correct[mine], "holdfast_rewarded": known[mine]}
+        return {
+            "holdfast_correct": correct[mine],
+            "holdfast_rewarded": known[mine],
+            "holdfast_equal": equal[mine],
+        }
 
     # ---- a micro-batch
 
@@ -165,7 +175,7 @@ class PenaltyMixin(Trainer):
         penalty = self.holdfast_settings.penalty
         old = inputs.get("old_per_token_logps")
         old = logprobs.detach() if old is None else old
-        arguments = (logprobs, old, per_token_advantages(inputs), mask)
+        arguments = (logprobs, old, signed_advantages(inputs), mask)
         self._observer.micro_batch(inputs, *arguments, host=loss)
         if penalty is not None:
             preserved = preserved_tokens(penalty, inputs, mask)
@@ -187,7 +197,7 @@ class PenaltyMixin(Trainer):
 
 def preserved_tokens(penalty: Penalty, batch: dict[str, Any], mask: Tensor) -> Tensor:
     """bool [B, T]: the tokens that the penalty acts for."""
-    preserved = penalty.preserved(per_token_advantages(batch), mask, batch["holdfast_correct"][:, None])
+    preserved = penalty.preserved(signed_advantages(batch), mask, batch["holdfast_correct"][:, None])
     return rewarded(batch, preserved)
 
 

@@ -94,6 +94,7 @@ def micro_batch(pad: int, width: int | None = None) -> dict[str, Any]:
         "holdfast_action_ids": torch.zeros(rows, longest, dtype=torch.long),
         "holdfast_correct": torch.tensor(CORRECT),
         "holdfast_rewarded": torch.ones(len(CORRECT), dtype=torch.bool),
+        "holdfast_equal": torch.zeros(len(CORRECT), dtype=torch.bool),
         "advantages": torch.tensor(ADVANTAGES),
         "num_items_in_batch": torch.tensor(float(TOKENS)),
     }
