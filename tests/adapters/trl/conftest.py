@@ -183,6 +183,7 @@ def make_trainer(tokenizer: Any, tiny_model: Any, tmp_path: Path) -> MakeTrainer
             reward_funcs=settings.pop("reward_funcs", some_are_right),
             rollout_func=rollout_func,
             environment_factory=settings.pop("environment_factory", None),
+            tools=settings.pop("tools", None),
             train_dataset=settings.pop("train_dataset", None)
             or Dataset.from_list([{"prompt": f"What is the lake of Mora {i}?"} for i in range(6)]),
             peft_config=settings.pop("peft_config", None),

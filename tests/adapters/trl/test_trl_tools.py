@@ -16,11 +16,14 @@ import pytest
 pytest.importorskip("trl")
 
 import trl
+from datasets import Dataset
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import get_json_schema
 
 from holdfast.adapters.tool_session import rollout_of
 from holdfast.adapters.trl import LLDS, with_penalties
+from holdfast.adapters.trl.mask import loss_mask
+from holdfast.adapters.trl.observe import action_ids_of
 from holdfast.adapters.trl_environment import environment_rewards, search_environment, tool_dataset
 from holdfast.agent.calling import tools_named
 from holdfast.agent.tools import NATIVE
@@ -31,7 +34,7 @@ from holdfast.model.text.tokens import encode
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document, Hit
 
-from .conftest import QUESTIONS, Down, sampled_rows, train_and_keep_batches
+from .conftest import QUESTIONS, Down, every_other, sampled_rows, train_and_keep_batches
 
 SMALL = replace(
     NATIVE,
@@ -322,6 +325,42 @@ def test_trl_runs_the_environment(make_trainer: Any, speaker: Callable[[str], An
     assert (row["tools/call_frequency"], row["rewards/em/mean"], row["rewards/format/mean"]) == (0.5, 0.5, 1.0)
     assert "holdfast/likelihood/correct/action_2" in row and "holdfast/likelihood/incorrect/action_2" not in row
     assert {seen for environment in made for seen in environment._session.seen}
+
+
+def test_results_of_plain_functions_are_in_no_action(
+    make_trainer: Any, speaker: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tools=[function]`: half of the rollouts call it, and have two actions."""
+    tokenizer = speaker("qwen2_5")
+    trainer = make_trainer(
+        with_penalties(trl.GRPOTrainer, LLDS()),
+        rollout_func=None,
+        tools=[repeated],
+        reward_funcs=every_other,
+        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "Repeat."}]}] * 4),
+        model=Qwen2ForCausalLM(model_config(tokenizer)),
+        processing_class=tokenizer,
+        max_completion_length=200,
+        max_steps=2,
+    )
+    asked = '<tool_call>\n{"name": "repeated", "arguments": {"text": "lake"}}\n</tool_call>'
+
+    def say(prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
+        ended = ["lakelake" in tokenizer.decode(ids) for ids in prompt_ids]
+        texts = ["town" if end else asked if i % 2 else "lake" for i, end in enumerate(ended)]
+        return [[*encode(tokenizer, text), tokenizer.eos_token_id] for text in texts], None
+
+    trainer._generate_single_turn = say
+    ((_, batch),) = train_and_keep_batches(trainer, monkeypatch)
+    mask = loss_mask(batch)
+    for ids, sampled, present, actions in zip(
+        batch["completion_ids"], mask, batch["completion_mask"].bool(), action_ids_of(batch, mask), strict=True
+    ):
+        called = "tool_call" in tokenizer.decode(ids[sampled])
+        assert ("lakelake" in tokenizer.decode(ids[present & ~sampled])) == called
+        assert "lakelake" not in tokenizer.decode(ids[sampled]) and actions.max() == 1 + called
+    row = trainer.state.log_history[0]
+    assert "holdfast/likelihood/correct/action_2" in row and "holdfast/likelihood/incorrect/action_2" not in row
 
 
 def test_a_result_is_shortened_to_its_budget() -> None:
