@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -100,3 +101,13 @@ def test_a_step_with_old_rollouts_measures_the_drift_and_takes_it_out(recipe: Ca
     assert first["loss/score_centering"] == pytest.approx(first["advantage/token_mean"], abs=1e-4)
     assert second["sampler/logprob_gap"] != pytest.approx(0.0, abs=1e-5)
     assert second["sampler/ess"] < first["sampler/ess"] == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.usefixtures("told_what_to_say")
+def test_the_weights_of_earlier_batches_are_gone_before_the_final_evaluation(recipe: Callable[..., Config]) -> None:
+    trainer = a_trainer(recipe({"train.staleness": 1}))
+    trainer.step()
+    weights = weakref.ref(trainer._sampler)
+    assert weights() is not None
+    trainer.free_training_state()
+    assert weights() is None

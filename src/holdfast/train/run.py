@@ -168,8 +168,7 @@ class _Run:
         config = self.config
         split, questions = ("test", self.questions.test) if self.questions.test else ("dev", self.questions.dev)
         self.listener.stage(f"final evaluation on {split}", (1 + config.eval.start) * len(questions))
-        self.trainer.learner.free_optimizer_state()
-        self.trainer.critic = None
+        self.trainer.free_training_state()
         of = {
             "split": split,
             "questions": len(questions),

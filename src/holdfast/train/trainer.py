@@ -188,6 +188,12 @@ class Trainer:
             device=language_model.device,
         )
 
+    def free_training_state(self) -> None:
+        """Free what nothing but a step reads, after the last one: the critic, weights of earlier batches, gradients and
+        moments."""
+        self.critic = self._sampler = None
+        self.learner.free_optimizer_state()
+
     # ---- checkpoints
 
     def state(self) -> dict[str, Any]:
