@@ -68,6 +68,18 @@ def test_a_model_without_tools_gets_tags(project: Path, holdfast: Run) -> None:
     assert load(Path("my/recipe.toml")).protocol.preset == "clean"
 
 
+@pytest.mark.parametrize(("end", "noted"), [("<think>\n", True), ("<think>\n\n</think>\n\n", False)])
+def test_a_template_that_opens_a_thought_is_told_with_the_tokens_of_a_turn(
+    end: str, noted: bool, project: Path, holdfast: Run
+) -> None:
+    with Path("model/chat_template.jinja").open("a") as file:
+        file.write("{%- if add_generation_prompt %}{{ " + repr(end) + " }}{% endif %}")
+    said = holdfast("init", "docs", "questions.csv", "--model", "model", "--out", "my").stdout
+    protocol = load(Path("my/recipe.toml")).protocol
+    assert protocol.preset == "tools" and protocol.max_turn_tokens < 256
+    assert (f"opens a thought, and a turn has {protocol.max_turn_tokens} tokens" in said) is noted
+
+
 def test_without_questions_it_says_how_to_write_them(project: Path, holdfast: Run) -> None:
     said = holdfast("init", "docs", "--model", "model").stdout
     assert '"golden_answers"' in said and Path("docs-agent/recipe.toml").is_file()

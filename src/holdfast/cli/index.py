@@ -14,7 +14,7 @@ from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
 from holdfast.base.jsonl import Skipped
 from holdfast.cli.console import open_console
-from holdfast.cli.terminal import HELP_OPTIONS, err, out, program, train_extra
+from holdfast.cli.terminal import HELP_OPTIONS, err, out, program, train_extra, waiting
 from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.corpus import Reading, fields_of, passages
@@ -142,8 +142,9 @@ def check(
             skipped.append(skip)
 
     try:
-        for _ in survey.watched(reading.counted(passages(corpus, on_skip=on_skip, fields=fields_of(field or ())))):
-            pass
+        with waiting(f"Reading {corpus}"):
+            for _ in survey.watched(reading.counted(passages(corpus, on_skip=on_skip, fields=fields_of(field or ())))):
+                pass
     finally:  # also before the refusal of a corpus that is mostly bad
         head, *_ = reading.sentences()
         of = [f"{count:,} of {kind}" for kind, count in survey.kinds.most_common()] if corpus.is_dir() else []

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from holdfast.base.errors import ConfigError, DataError, ModelError
 from holdfast.base.jsonl import Skips
-from holdfast.cli.terminal import out, program, train_extra
+from holdfast.cli.terminal import out, program, train_extra, waiting
 from holdfast.model.settings import Model
 from holdfast.recipe import load
 from holdfast.tasks.demonstrations import write_demonstrations
@@ -106,8 +106,13 @@ def _write(
         console.print(f"{len(asked.train):,} questions to train on, {len(asked.dev):,} held out")
     recipe.write_text(as_toml(head), encoding="utf-8")
     draft = load(recipe)
-    retriever = open_retriever(draft, open_tasks(draft), lambda sentence: console.print(sentence, soft_wrap=True))
-    fit = fitted(skeleton, retriever.documents, retriever, asked.train if asked else ())
+    notes: list[str] = []
+    with waiting("Reading the documents"):
+        retriever = open_retriever(draft, open_tasks(draft), notes.append)
+    for note in notes:
+        console.print(note, soft_wrap=True)
+    with waiting("Searching for the questions, and measuring passages"):
+        fit = fitted(skeleton, retriever.documents, retriever, asked.train if asked else ())
     settings = {**head, **fit.settings, "model": {**head["model"], **fit.settings["model"]}}
     rows = fit.made.rows if fit.made else ()
     if rows:
@@ -124,8 +129,8 @@ def _write(
             soft_wrap=True,
         )
     console.print(
-        f"An observation has room for {limits['topk']} passages, except for the longest 5 %: "
-        f"protocol.max_observation_tokens = {limits['max_observation_tokens']}. The protocol is {limits['preset']}.",
+        f"An observation has room for {limits['topk']} passage{'s' * (limits['topk'] > 1)}, except for the longest 5 "
+        f"%: protocol.max_observation_tokens = {limits['max_observation_tokens']}. The protocol is {limits['preset']}.",
         soft_wrap=True,
     )
     if asked is None or fit.made is None:

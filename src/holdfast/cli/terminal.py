@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,11 @@ def err() -> Console:
 def echo(text: str) -> None:
     """Print JSON or Markdown to standard output as it is, but `printable`."""
     typer.echo(printable(text), nl=False)
+
+
+def waiting(sentence: str) -> AbstractContextManager[object]:
+    """Shows on a terminal what is being done, until it is done. Nothing else may be printed meanwhile."""
+    return err().status(sentence) if is_live(out()) else nullcontext()
 
 
 def is_live(console: Console) -> bool:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -25,7 +24,7 @@ from holdfast.base.importing import failing_line
 from holdfast.base.run_folder import CONFIG, headed, is_run
 from holdfast.cli import runs
 from holdfast.cli.recipes import DEFAULT, RecipeArgument, allow, read_recipe
-from holdfast.cli.terminal import err, is_live, out, print_error, program, train_extra
+from holdfast.cli.terminal import err, out, print_error, program, train_extra, waiting
 from holdfast.recipe import Config, dump, load_run
 from holdfast.recipe.code import trusting
 from holdfast.recipe.overrides import parse_overrides
@@ -201,7 +200,7 @@ def _prepare(recipe: str | None, settings: list[str], *, stage: str | None = Non
     from holdfast.train.prepare import prepare
 
     config, named = read_recipe(recipe, settings)
-    with err().status("Reading questions, passages and the tokenizer") if is_live(out()) else nullcontext():
+    with waiting("Reading questions, passages and the tokenizer"):
         return prepare(config, stage=stage), named
 
 

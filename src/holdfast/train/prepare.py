@@ -12,6 +12,7 @@ from holdfast.agent.calling import SEARCH
 from holdfast.agent.protocol import CallTurn, SearchProtocol, render_prompt
 from holdfast.base.errors import ConfigError, MissingExtra, raise_all
 from holdfast.base.importing import missing_train_package
+from holdfast.base.thoughts import opens_thought
 from holdfast.model.text.chat_template import read_template
 from holdfast.model.text.tokens import decode
 from holdfast.recipe import Config, require
@@ -103,6 +104,13 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
                 seed=config.warm_start.seed,
                 most=MIN_DEMONSTRATIONS,
             )
+    prompt = None if fit is None else exact_prompt(questions.train[0].question, protocol, fit.tokenizer)
+    if prompt is not None and opens_thought(prompt) and protocol.max_turn_tokens < _THOUGHT:
+        notes.append(
+            f"the chat template opens a thought, and a turn has {protocol.max_turn_tokens} tokens "
+            "(protocol.max_turn_tokens): a model that thinks longer comes neither to a search nor to an answer. Raise "
+            "the limit, or switch thinking off (docs/reference/tools.md#variables-of-a-template)"
+        )
     tools = [schema["function"]["name"] for schema in protocol.schemas or ()]
     notes += (*config_warnings(config), *overlap_warnings(questions))
     notes += what_is_too_little(demonstrations, questions, tools)
@@ -113,7 +121,7 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
         questions=questions,
         retrievers=retrievers,
         needs=None if fit is None else fit.needs,
-        prompt=None if fit is None else exact_prompt(questions.train[0].question, protocol, fit.tokenizer),
+        prompt=prompt,
         notes=tuple(notes),
     )
 
@@ -243,6 +251,8 @@ def _key(example: Example) -> str:
 # ---- what a dry run says of a plan as a whole: the prompt that the model reads, and what is too little to learn from
 
 MIN_DEMONSTRATIONS, _MIN_SCORED = 200, 100
+_THOUGHT = 256
+"""Tokens of a turn with which a thought has room; the default, 500, is meant for thoughts."""
 
 
 def exact_prompt(question: str, protocol: SearchProtocol, tokenizer: Any) -> str:
