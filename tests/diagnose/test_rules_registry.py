@@ -26,7 +26,7 @@ from holdfast.diagnose.rules.rule import Check, Rule, Signal
 
 
 def is_high(rows, searches):
-    return Signal(searches > 9, lambda: {"rollout/searches": searches})
+    return Signal(searches > 9)
 
 
 RULE = Rule(

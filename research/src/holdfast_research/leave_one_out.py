@@ -26,7 +26,7 @@ from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log, collapse, smoothed, trailing
 from holdfast.diagnose.log.trailing import Truths, Values
 from holdfast.diagnose.rules import RULES, grp001, kld001, tol002, trn001
-from holdfast.diagnose.rules._parts import KL, reward
+from holdfast.diagnose.rules._parts import reward
 from holdfast.diagnose.rules._parts.reward import has_risen
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 from holdfast_research import public_logs, readings
@@ -73,7 +73,7 @@ def _dropped(signal: Callable[..., Any], code: str) -> Without:
 def _by_level(rows: Rows, kl: Values) -> Signal:
     """KLD001 by the KL itself, not by its rise."""
     high = kld001.stays_above(kl, kld001.RISE_NATS)
-    return Signal(high & ~has_risen(rows), lambda: {KL: kl}, lambda: {"first": kl}, normal=~high)
+    return Signal(high & ~has_risen(rows), words=lambda: {"first": kl}, normal=~high)
 
 
 @contextmanager

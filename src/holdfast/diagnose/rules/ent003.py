@@ -24,7 +24,7 @@ def is_noise(rows: Rows, entropy: Values) -> Signal:
     high = entropy > NOISE_NATS
     where = held(high, NOISE_ROWS) | (high & (np.arange(len(high)) == 0))
     tokens = np.exp(np.clip(entropy, 0.0, 20.0))
-    return Signal(where, lambda: {ENTROPY: entropy}, lambda: {"tokens": tokens}, normal=entropy < SANE_NATS)
+    return Signal(where, words=lambda: {"tokens": tokens}, normal=entropy < SANE_NATS)
 
 
 NOISE_NATS = 5.0

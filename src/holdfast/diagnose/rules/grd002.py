@@ -31,9 +31,9 @@ def is_not_finite(rows: Rows, values: Values) -> Signal:
     """The value is NaN or infinite. A trainer writes NaN as the reward if no rollout of the batch has one, which is not
     a fault. Weights that are NaN make every later value NaN, so finite ones show that the update was skipped."""
     if rows.names == (REWARD,):
-        return Signal(np.isinf(values), lambda: {REWARD: values})
+        return Signal(np.isinf(values))
     bad = ~np.isfinite(values)
-    return Signal(bad, lambda: {rows.names[0]: values}, normal=~bad)
+    return Signal(bad, normal=~bad)
 
 
 def stays_not_finite(rows: Rows, values: Values, *, at_first: bool) -> Signal:
@@ -41,7 +41,7 @@ def stays_not_finite(rows: Rows, values: Values, *, at_first: bool) -> Signal:
     after finite values."""
     bad = ~np.isfinite(values)
     never = np.cumsum(~bad) == 0
-    return Signal(held(bad, ROWS_OF_NAN) & (never == at_first), lambda: {rows.names[0]: values}, normal=~bad)
+    return Signal(held(bad, ROWS_OF_NAN) & (never == at_first), normal=~bad)
 
 
 ROWS_OF_NAN = 3
@@ -50,7 +50,7 @@ ROWS_OF_NAN = 3
 
 def skips(rows: Rows, skipped: Values) -> Signal:
     """Optimizer steps were skipped."""
-    return Signal((skipped > 0) & np.isfinite(skipped), lambda: {SKIPPED: skipped}, normal=did_no_harm(rows))
+    return Signal((skipped > 0) & np.isfinite(skipped), normal=did_no_harm(rows))
 
 
 MUST_BE_FINITE = (NORM, "loss/policy", "loss/host", "loss/kl", "loss/penalty", "entropy/mean", "loss")

@@ -95,11 +95,14 @@ def never_differ(rows: Rows, *columns: Values, zero: bool, sure: bool) -> Signal
         never &= are_enough(rows)
     else:
         never = np.full(len(never), never[-1])
-    evidence = dict(zip(rows.names, columns, strict=True)) | {REWARD: reward}
     differs = highest(np.nan_to_num(reward, nan=-np.inf)) > lowest(np.nan_to_num(reward, nan=np.inf))
     alone = np.where(differs, BY_PROMPT, "")
     return Signal(
-        never, lambda: evidence, lambda: {"equal": 1 - smooth, "alone": alone}, smooth > MIXED_EVER, from_start
+        never,
+        lambda: rows.by_name | {REWARD: reward},
+        lambda: {"equal": 1 - smooth, "alone": alone},
+        normal=smooth > MIXED_EVER,
+        began=from_start,
     )
 
 
@@ -138,7 +141,7 @@ def loses_contrast(rows: Rows, *columns: Values, learned: bool) -> Signal:
     rose = has_risen(rows)[np.maximum(seen.begins - 1, 0)] & rows.where(REWARD, is_near_best) & ~low
     return Signal(
         where & ((correct | rose) == learned),
-        lambda: dict(zip(rows.names, columns, strict=True)) | {REWARD: level},
+        lambda: rows.by_name | {REWARD: level},
         lambda: {
             "since": rows.steps[seen.begins],
             "are": np.select([correct, incorrect], ["are all correct", "are all incorrect"], "have the same reward"),
@@ -185,7 +188,7 @@ def equal_in_most(rows: Rows, *columns: Values) -> Signal:
     where = (smooth <= HALF) & ~risen & (np.arange(len(share)) >= MIN_FLAT_ROWS - 1)
     return Signal(
         where,
-        lambda: dict(zip(rows.names, columns, strict=True)) | {REWARD: rows.latest(REWARD)},
+        lambda: rows.by_name | {REWARD: rows.latest(REWARD)},
         lambda: {"equal": 1 - smooth},
         normal=risen | (smooth > HALF),
         began=lambda row: clear_break_in(share, row),

@@ -38,8 +38,7 @@ def is_zero(rows: Rows, rate: Values) -> Signal | None:
         moves |= np.cumsum(~zero) == 0
     return Signal(
         held(zero, ZERO_ROWS) & ~moves,
-        lambda: {RATE: rate},
-        lambda: {
+        words=lambda: {
             "since": np.where(
                 since == 0, "since the first row", [f"since step {step}" for step in rows.steps[since].tolist()]
             )

@@ -27,7 +27,7 @@ def trains_more_tokens(rows: Rows, trained: Values, sampled: Values) -> Signal:
     more = trained - sampled
     where = (trained > TRAINED_TIMES * sampled) & (more > TRAINED_DEVIATIONS * noise(more, NOISE_ROWS))
     is_back = trained < (1 + TRAINED_TIMES) / 2 * sampled
-    return Signal(where, lambda: {TRAINED: trained, LENGTH: sampled}, normal=is_back)
+    return Signal(where, normal=is_back)
 
 
 NOISE_ROWS = 3

@@ -31,6 +31,11 @@ class Rows:
     columns: tuple[Values, ...]
     """[N] each, in the order of `names`."""
 
+    @property
+    def by_name(self) -> dict[str, Values]:
+        """The columns by their names."""
+        return dict(zip(self.names, self.columns, strict=True))
+
     def latest(self, name: str, of: Callable[[Values], Values] | None = None) -> Values:
         """[N]: the last value of another series at or before each step. With `of`, the last value of that function of
         the series. NaN before the first value, and everywhere if the series is not logged.
@@ -93,9 +98,10 @@ class Signal:
 
     where: Truths
     """[N]: the rows at which the condition holds."""
-    evidence: Callable[[], Mapping[str, Values]]
-    """Names of series, or of what was computed from them, and their numbers in every row, [N]."""
-    message_values: Callable[[], Mapping[str, NDArray[np.generic]]] = dict
+    evidence: Callable[[], Mapping[str, Values]] | None = None
+    """Names of series, or of what was computed from them, and their numbers in every row, [N]. Default: the series of
+    the check."""
+    words: Callable[[], Mapping[str, NDArray[np.generic]]] = dict
     """Other values that the message mentions, [N]."""
     normal: Truths | None = None
     """[N]: the rows at which the series are back to normal. A finding begins, holds, and is over after some such rows
@@ -204,8 +210,9 @@ class Check:
 
     def _hit_at(self, step: int, rows: Rows, signal: Signal) -> Hit:
         at = int(np.searchsorted(rows.steps, step))
-        evidence = {name: float(values[at]) for name, values in signal.evidence().items()}
-        numbers = evidence | {name: values[at] for name, values in signal.message_values().items()}
+        columns = rows.by_name if signal.evidence is None else signal.evidence()
+        evidence = {name: float(values[at]) for name, values in columns.items()}
+        numbers = evidence | {name: values[at] for name, values in signal.words().items()}
         known = {name: v for name, v in evidence.items() if name in self.series or not np.isnan(v)}
         begun = rows.log.until(step)
         shown = [*self.series, *(name for name in known if name not in self.series and name in begun.series)]

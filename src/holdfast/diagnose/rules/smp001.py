@@ -39,7 +39,7 @@ TAIL = "advantage/tail_mean"
 def is_broken(rows: Rows, gap: Values, *, measure: Measure) -> Signal:
     """Since the first row, the mismatch is far above rounding."""
     high = gap > measure.broken
-    return Signal(np.cumsum(~high) == 0, lambda: {measure.series: gap}, normal=~high)
+    return Signal(np.cumsum(~high) == 0, normal=~high)
 
 
 def differs(rows: Rows, gap: Values) -> Signal:
@@ -47,7 +47,7 @@ def differs(rows: Rows, gap: Values) -> Signal:
     mass = np.nan_to_num(rows.latest(MASS), nan=1.0)
     explained = TRUNCATION_TIMES * -np.log(np.clip(mass, 1e-6, 1.0))
     beyond = np.where(gap > 0, np.maximum(gap - explained, 0.0), -gap)
-    return Signal((beyond > GAP_NATS) & of_sampled(rows), lambda: {GAP: gap}, normal=beyond < GAP_NATS / 2)
+    return Signal((beyond > GAP_NATS) & of_sampled(rows), normal=beyond < GAP_NATS / 2)
 
 
 GAP_NATS = 0.05
@@ -68,8 +68,7 @@ def becomes_broken(rows: Rows, gap: Values, *, level: float) -> Signal:
     )
     return Signal(
         where,
-        lambda: {rows.names[0]: gap},
-        lambda: {"before": gap[np.maximum(since, 0)]},
+        words=lambda: {"before": gap[np.maximum(since, 0)]},
         normal=~high,
         began=lambda row: int(first_high[row]),
     )

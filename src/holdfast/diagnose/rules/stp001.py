@@ -91,12 +91,7 @@ def lowers_likelihood_at_once(rows: Rows, change: Values, likelihood: Values) ->
     """One update lowers the likelihood of correct rollouts much more than those before it."""
     at_first = (-change > FIRST_JUMP_NATS) & (np.arange(len(change)) < MIN_ROWS)
     where = (at_first | ((-change > JUMP_NATS) & unusual(change))) & (-change > JUMP_SHARE * -likelihood)
-    return Signal(
-        where,
-        lambda: {DISPLACEMENT: change, CORRECT: likelihood},
-        lambda: {"taken": -change},
-        normal=did_no_harm(rows),
-    )
+    return Signal(where, words=lambda: {"taken": -change}, normal=did_no_harm(rows))
 
 
 JUMP_NATS = 0.12
@@ -240,7 +235,7 @@ def breaks_at_first(rows: Rows, reward: Values) -> Signal:
     sudden = (first - delayed(reward, 2) < LOST_SHARE * height) | clips_much_so_far(rows)
     gone &= (row >= 2) & (row < EARLY_ROWS) & sudden & long_not_preferred(rows)
     where = gone & is_another_policy(rows)
-    return Signal(where, lambda: {REWARD: reward}, lambda: {"first": first}, is_near_best(reward))
+    return Signal(where, words=lambda: {"first": first}, normal=is_near_best(reward))
 
 
 EARLY_ROWS = 6
@@ -275,7 +270,7 @@ def leaps_away(rows: Rows, kl: Values) -> Signal:
     """The KL is far above that of the first row within the first rows, and stays there."""
     far = (kl - kl[0] > LEAP_NATS) & (np.arange(len(kl)) > 0)
     where = held(far, BREAK_ROWS) & (np.arange(len(kl)) < EARLY_ROWS + BREAK_ROWS - 1)
-    return Signal(where, lambda: {KL: kl}, lambda: {"first": np.full(len(kl), kl[0])}, normal=has_risen(rows) & ~far)
+    return Signal(where, words=lambda: {"first": np.full(len(kl), kl[0])}, normal=has_risen(rows) & ~far)
 
 
 LEAP_NATS = 1.0

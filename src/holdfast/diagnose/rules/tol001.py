@@ -92,7 +92,7 @@ def stops_in_evaluations(rows: Rows, calls: Values) -> Signal:
     before = delayed(lowest(calls), 1)
     few = (calls <= LEFT_SHARE * before) & (before >= USED_CALLS)
     back = calls >= 3 * LEFT_SHARE * highest(calls)
-    return Signal(few, lambda: {EVALUATED: calls}, lambda: {"before": before}, normal=back)
+    return Signal(few, words=lambda: {"before": before}, normal=back)
 
 
 USED_EVALUATIONS = 3

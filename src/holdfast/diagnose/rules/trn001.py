@@ -48,8 +48,7 @@ def all_are_truncated(rows: Rows, share: Values, *, at_first: bool) -> Signal:
     enough = (running >= ROWS_IF_ALL) | (same_rewards & at_first & (running >= ROWS_WITHOUT_CONTRAST))
     return Signal(
         enough & ((running > row) == at_first) & ~risen & ~silent,
-        lambda: {TRUNCATED: share},
-        lambda: {"since": rows.steps[np.minimum(row - running + 1, row)]},
+        words=lambda: {"since": rows.steps[np.minimum(row - running + 1, row)]},
         normal=risen | (share < MUCH_FRACTION),
         began=lambda at: int(at - running[at] + 1),
     )
@@ -64,7 +63,7 @@ MIN_MIXED = 0.05
 
 def many_are_truncated(rows: Rows, share: Values) -> Signal:
     """Half or more are truncated since the first row."""
-    return Signal(np.cumsum(share < MUCH_FRACTION) == 0, lambda: {TRUNCATED: share}, normal=share < MUCH_FRACTION)
+    return Signal(np.cumsum(share < MUCH_FRACTION) == 0, normal=share < MUCH_FRACTION)
 
 
 def truncation_limits_reward(rows: Rows, share: Values, reward: Values) -> Signal:
