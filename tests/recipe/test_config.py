@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from holdfast.base.errors import ConfigError
 from holdfast.base.section import kind_of
 from holdfast.methods.penalties import PENALTIES
 from holdfast.recipe import BUNDLED, Config, absolute, dump, load, load_run, require, setting_values
+from holdfast.recipe.loading import on_one_line
 from holdfast.recipe.paths import PATHS
 
 
@@ -35,6 +37,13 @@ def get(config: Config, dotted: str) -> Any:
 
 
 # ---- files
+
+
+@pytest.mark.parametrize("text", ["📚/docs", 'it\'s "C:\\docs"', "two\nlines\t\x7f\x01", ""])
+def test_a_value_on_one_line_reads_back_equal(text: str) -> None:
+    value = {"text": text, text: [True, 0.2, {}], "inside": {"list": [[], [text]]}}
+    line = on_one_line(value)
+    assert "\n" not in line and tomllib.loads(f"v = {line}") == {"v": value}
 
 
 def test_overrides_beat_the_file_and_the_last_one_counts(tmp_path: Path) -> None:

@@ -33,12 +33,9 @@ from holdfast.model.text.tokens import decode, encode, foreign
 from holdfast.retrieval.types import Hit
 
 
-def final_answer(text: str, *, thinking: bool = False) -> ParsedTurn:
-    """A message without a call: the answer is what follows its thought.
-
-    `thinking`: whether the message begins inside a thought.
-    """
-    start = after_thought(text, thinking=thinking)
+def final_answer(text: str) -> ParsedTurn:
+    """A message without a call: the answer is what follows its thought."""
+    start = after_thought(text)
     return (Invalid("the message has no end"), None) if start is None else _answer_from(text, start)
 
 

@@ -23,7 +23,7 @@ def resampled_means(values: Sequence[float], rng: np.random.Generator, count: in
     return drawn @ distinct / len(values)
 
 
-def resampled_scores(values: Sequence[float], rng: np.random.Generator, count: int = RESAMPLES) -> np.ndarray:
+def resampled_scores(values: Sequence[float], rng: np.random.Generator) -> np.ndarray:
     """`resampled_means` of scores from 0 to 1. Where all are 0, or all 1, a resample cannot differ, but another
     question could: means are then drawn from Beta(1, n), whose limit is the exact one (Clopper and Pearson).
 
@@ -32,8 +32,8 @@ def resampled_scores(values: Sequence[float], rng: np.random.Generator, count: i
     (0.0, True)
     """
     if len(set(values)) > 1 or values[0] not in (0.0, 1.0):
-        return resampled_means(values, rng, count)
-    away = rng.beta(1, len(values), size=count)
+        return resampled_means(values, rng)
+    away = rng.beta(1, len(values), size=RESAMPLES)
     away[away < np.quantile(away, 1 - LEVEL)] = 0.0  # the interval begins at what was seen
     return np.abs(values[0] - away)
 

@@ -141,10 +141,10 @@ def _unpacked(stored: IO[bytes], path: Path, on_damage: Callable[[], None] | Non
         yield block
 
 
-def beginning(path: Path, size: int, on_damage: Callable[[], None] | None = None) -> bytes:
+def beginning(path: Path, size: int) -> bytes:
     """The first bytes of `blocks`, about `size`; b"" of an empty file."""
     parts, count = list[bytes](), 0
-    for part in blocks(path, on_damage):
+    for part in blocks(path):
         parts.append(part)
         count += len(part)
         if count >= size:

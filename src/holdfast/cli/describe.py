@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 import typing
 from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
-import tomli_w
 from pydantic import BaseModel
 
 from holdfast.base.section import Root, choice_of, field_of, field_values, join_or, kind_of, sections
 from holdfast.recipe import Config, setting_values
+from holdfast.recipe.loading import on_one_line
 
 WIDTH = 88
 _TYPES = {"a string": "string", "a number": "number"}
@@ -77,10 +76,8 @@ def _section(section: BaseModel, name: str, left_out: Collection[str] = ()) -> I
         yield from _comment(comment)
         if value is None:
             yield f"# {key} ="
-        elif isinstance(value, tuple | dict):
-            yield f"{key} = {_on_one_line(value)}"
         else:
-            yield tomli_w.dumps({key: value}).strip()
+            yield f"{key} = {on_one_line(value)}"
     yield from _comment(_elsewhere(section, name))
     for key, value in inside.items():
         yield from _section(value, f"{name}.{key}".lstrip("."))
@@ -112,20 +109,6 @@ def _choices(section: str) -> tuple[Root, ...]:
     field = field_of(Config, section)
     kinds = sections(field.annotation) if field else ()
     return kinds if len(kinds) > 1 else ()
-
-
-def _on_one_line(value: Any) -> str:
-    """A value as TOML, tables and lists on one line.
-
-    >>> _on_one_line({"my_code:brevity": 0.2, "words": ("a", True)})
-    '{ "my_code:brevity" = 0.2, "words" = ["a", true] }'
-    """
-    if isinstance(value, dict):
-        items = ", ".join(f"{json.dumps(key)} = {_on_one_line(item)}" for key, item in value.items())
-        return f"{{ {items} }}" if items else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_on_one_line, value))}]"
-    return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
 
 
 def _comment(text: str) -> list[str]:

@@ -199,6 +199,20 @@ def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[s
     raise AssertionError("pydantic refused it without a reason")
 
 
+def on_one_line(value: Any) -> str:
+    """A value as TOML, tables and lists on one line.
+
+    >>> on_one_line({"my_code:brevity": 0.2, "words": ("a", True)})
+    '{ "my_code:brevity" = 0.2, "words" = ["a", true] }'
+    """
+    if isinstance(value, Mapping):
+        items = ", ".join(f"{on_one_line(key)} = {on_one_line(item)}" for key, item in value.items())
+        return f"{{ {items} }}" if items else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(on_one_line, value))}]"
+    return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
+
+
 def dump(config: Config) -> str:
     """The config as TOML. Keys that are None, and sections and methods that are not used, are left out: they read back
     equal."""

@@ -86,10 +86,9 @@ def load_questions(config: Config, *, note: Note | None = None) -> Questions:
     return open_tasks(config, note).questions()
 
 
-def load_retriever(config: Config, *, note: Note | None = None) -> CachedRetriever:
-    """The retriever of a recipe, over all passages; without passages for an agent that does not search. `note` as in
-    `open_tasks`."""
-    return open_retriever(config, open_tasks(config, note), note)
+def load_retriever(config: Config) -> CachedRetriever:
+    """The retriever of a recipe, over all passages; without passages for an agent that does not search."""
+    return open_retriever(config, open_tasks(config))
 
 
 def load_retrievers(config: Config, *, note: Note | None = None) -> Retrievers:

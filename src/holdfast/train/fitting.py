@@ -6,7 +6,6 @@ of the demonstrations are, and whether the model's chat template has tools.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from holdfast.agent.tools import NATIVE
 from holdfast.base.errors import ConfigError
 from holdfast.base.scoring import HANGUL, UNSPACED
 from holdfast.model.support import positions_of
+from holdfast.recipe.loading import on_one_line
 from holdfast.retrieval.types import Document, Hit, Retriever
 from holdfast.tasks.demonstrate import Demonstrations, answer_in, demonstrate
 from holdfast.tasks.questions import Example
@@ -156,17 +156,11 @@ def _in_another_script(example: Example) -> bool:
 def as_toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
     """A recipe. Reads back equal."""
     sections = (
-        "\n".join([f"[{name}]", *(f"{key} = {_value(value)}" for key, value in keys.items())])
+        "\n".join([f"[{name}]", *(f"{key} = {on_one_line(value)}" for key, value in keys.items())])
         for name, keys in settings.items()
         if keys
     )
     return "\n\n".join(sections) + "\n"
-
-
-def _value(value: Any) -> str:
-    if not isinstance(value, Mapping):
-        return json.dumps(value)
-    return f"{{ {', '.join(f'{json.dumps(key)} = {json.dumps(inner)}' for key, inner in value.items())} }}"
 
 
 def _training(is_small: bool, made: Demonstrations | None) -> dict[str, dict[str, Any]]:

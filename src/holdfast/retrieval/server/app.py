@@ -195,11 +195,7 @@ def _answer(parts: formats.Parts, most: int) -> Response:
         body += part
         if len(body) > most:
             raise HTTPException(413, f"the answer is longer than {most} bytes; ask for fewer passages at once")
-    return _json(bytes(body))
-
-
-def _json(body: bytes, status: int = 200) -> Response:
-    return Response(body, status, media_type="application/json")
+    return Response(bytes(body), media_type="application/json")
 
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
