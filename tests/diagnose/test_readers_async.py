@@ -65,6 +65,9 @@ def test_advice_for_rollouts_that_are_too_old_has_the_words_of_the_trainer(tmp_p
         ({f"{AGE}/mean": 0.0, f"{AGE}/max": 0.0}, "verl", "recomputed"),
         ({f"{AGE}/mean": 0.0, "separate_async/switch/idle": 0.0}, "verl-async", "recomputed"),
         ({"fully_async/trainer/idle_ratio": 0.1}, "verl", "sampler"),
+        ({"timing_s/generate_async": 9.0}, "verl", "sampler"),  # one-step-off, whose default is bypass mode
+        ({"timing_s/generate_async": 9.0, "timing_s/old_log_prob": 0.5}, "verl", "recomputed"),
+        ({"fully_async/trainer/idle_ratio": 0.1, "timing_s/old_log_prob": 0.5}, "verl", "recomputed"),
     ],
 )
 def test_a_log_of_verl_is_that_of_the_trainer_whose_rollouts_it_has(

@@ -88,8 +88,8 @@ class Span:
     """A key of `PARTS`."""
     inside: str = ""
     """The span that contains it. Its seconds are taken from that one; if they are more, it ran beside the step."""
-    waits_with: str = ""
-    """Beginning of names that are logged where rollouts are made meanwhile. There this is the wait for them."""
+    waits_with: tuple[str, ...] = ()
+    """Beginnings of names that are logged where rollouts are made meanwhile. There this is the wait for them."""
 
 
 # ---- the host, and what most hosts answer

@@ -99,7 +99,7 @@ AREAL = Host(
     },
     held_out=(r"(eval-rollout)/reward",),
     spans=(
-        Span("timeperf/rollout", "generation", waits_with="ppo_actor/update/version_stats/"),
+        Span("timeperf/rollout", "generation", waits_with=("ppo_actor/update/version_stats/",)),
         Span("timeperf/(recompute_logp|ref_logp|critic_values)", "old"),
         Span("timeperf/(critic_)?train_step", "update"),
         Span("timeperf/update_weights", "weights"),

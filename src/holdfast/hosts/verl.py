@@ -60,10 +60,18 @@ def _variant(series: Seen, settings: Settings) -> str:
     return "verl-async" if is_old or any(name.startswith("separate_async/") for name in series) else ""
 
 
+_ONE_STEP_OFF = "timing_s/generate_async"
+"""What the one-step-off trainer alone logs: the time of the rollouts that it made meanwhile."""
+
+
 def _old_policy(series: Seen, settings: Settings) -> OldPolicy:
-    """The sampler in bypass mode, which is the default of the fully asynchronous trainer."""
-    by_default = any(name.startswith("fully_async/") for name in series)
-    return "sampler" if settings.get(_BYPASS, by_default) is True else "recomputed"
+    """The sampler in bypass mode: by the settings, else by what a step spends its time on. That mode is the default of
+    the one-step-off and the fully asynchronous trainer, and computes no old log-probs."""
+    bypass = settings.get(_BYPASS)
+    if bypass is None:
+        is_async = _ONE_STEP_OFF in series or any(name.startswith("fully_async/") for name in series)
+        bypass = is_async and "timing_s/old_log_prob" not in series
+    return "sampler" if bypass is True else "recomputed"
 
 
 VERL = Host(
@@ -150,7 +158,7 @@ VERL = Host(
         r"val[-_](?:core|aux)_(.+)_(?:acc|reward|score)_mean(?:_at)?[@_]\d+",  # in an export without slashes
     ),
     spans=(
-        Span("timing_s/gen", "generation", waits_with="fully_async/"),
+        Span("timing_s/gen", "generation", waits_with=("fully_async/", _ONE_STEP_OFF)),
         # Of the rollout that took longest, so it is part of the wall time, unlike the means over rollouts.
         Span("timing_s/agent_loop/slowest/tool_calls", "tool", inside="timing_s/gen"),
         Span("timing_s/reward", "tool"),

@@ -171,6 +171,12 @@ PROBLEMS = {
     "the loss of bypass without it": (
         [f"+{LOSS}.base_loss_mode=bypass_mode"], "takes the old log-probs for the sampler's, but they are recomputed",
     ),
+    "no such trainer": (["trainer.v1.trainer_mode=seperate_async"], "did you mean separate_async?"),
+    "no such estimator": (["algorithm.adv_estimator=grop"], "'grop': verl has no such estimator; did you mean grpo?"),
+    "no such KL": (
+        ["actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.kl_loss_type=low_var"],
+        "kl_loss_type = 'low_var': did you mean low_var_kl?",
+    ),
     "verl's own": (["actor_rollout_ref.actor.loss_agg_mode=mean"], "Invalid loss_agg_mode: mean"),
     "agent without a file": (
         ["actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search"],
@@ -191,6 +197,27 @@ def test_a_configuration_that_verl_does_not_have_is_refused_with_those_that_it_h
         ConfigError, match=r"--config-name fully_async: .* it has .*, fully_async_ppo_trainer, one_step_off"
     ):
         compose(EXAMPLE, "fully_async")
+
+
+@pytest.mark.parametrize("sign", ["", "+", "++"])
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("actor_rollout_ref.actor.ppo_epoch=2", "actor_rollout_ref.actor.ppo_epochs"),
+        ("trainer.v1.trainer_mod=separate_async", "trainer.v1.trainer_mode"),
+        ("trainer.v1.separate_asinc.parameter_sync_step=2", "trainer.v1.separate_async.parameter_sync_step"),
+        ("algorithm.rollout_corection.bypass_mode=true", "algorithm.rollout_correction.bypass_mode"),
+    ],
+)
+def test_a_slip_in_a_key_is_refused_with_the_real_one(sign: str, slip: str, meant: str) -> None:
+    """Hydra would advise to add it, and take it if it is added."""
+    with pytest.raises(ConfigError, match=rf"verl has no such setting; did you mean {meant}\?"):
+        compose([*EXAMPLE, sign + slip])
+
+
+def test_what_a_script_adds_or_deletes_is_taken() -> None:
+    own = ["+trainer.my_note=a", "+data.apply_chat_template_kwargs.enable_thinking=false", "~trainer.resume_from_path"]
+    assert compose([*EXAMPLE, *own]).trainer.my_note == "a"
 
 
 def test_bounds_that_hydra_reads_as_one_number_are_refused() -> None:

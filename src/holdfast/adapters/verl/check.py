@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask as correct
 from verl.utils.config import omega_conf_to_dataclass
 
@@ -75,9 +77,13 @@ def compose(overrides: Sequence[str], name: str = "ppo_trainer") -> Any:
     search = ["hydra.searchpath=[pkg://verl.trainer.config]"] if prefix else []
     try:
         with initialize_config_dir(str(package / CONFIGS[prefix]), version_base=None):
+            defaults = compose_config(name, search)
+            given = OverridesParser.create().parse_overrides(list(overrides))
+            for override in given:  # Hydra advises to add an unknown key, and takes any that is added
+                if not override.is_delete() and (meant := _meant(override.key_or_group, defaults)):
+                    raise ConfigError(f"{override.input_line}: verl has no such setting; did you mean {meant}?")
             config = compose_config(name, [*overrides, *search])
         OmegaConf.resolve(config)
-        given = OverridesParser.create().parse_overrides(list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(f"verl's configuration does not compose with these overrides: {error}") from error
     for override in given:
@@ -87,6 +93,49 @@ def compose(overrides: Sequence[str], name: str = "ppo_trainer") -> Any:
                 f"{key}={text}: Hydra reads this as the number {value}. Quote the bounds: \"{key}='{text}'\""
             )
     return config
+
+
+_NEAR = 0.85
+"""How alike a key and a real one are, if it is a slip. Scripts add keys of their own, which are no slips."""
+
+
+def _meant(key: str, defaults: Any) -> str | None:
+    """The key of verl's that one which it does not have was probably meant to be; None if it has it, or none is near.
+
+    >>> _meant("actor.ppo_epoch", OmegaConf.create({"actor": {"ppo_epochs": 1, "clip_ratio": 0.2}}))
+    'actor.ppo_epochs'
+    """
+    parts, at = key.split("."), defaults
+    for i, part in enumerate(parts):
+        if not OmegaConf.is_dict(at):
+            return None
+        names = [str(name) for name in at]  # with those without a value, which are not `in` it
+        if part not in names:
+            near = get_close_matches(part, names, 1, _NEAR)
+            return ".".join([*parts[:i], *near, *parts[i + 1 :]]) if near else None
+        at = at._get_node(part)
+    return None
+
+
+def _unknown_values(config: Any) -> Iterator[str]:
+    """A sentence for each name that verl will look up when the run has started, and not find."""
+    modes = [name for name in config.trainer.get("v1") or {} if str(name).endswith("sync")]
+    mode = OmegaConf.select(config, "trainer.v1.trainer_mode")
+    if modes and config.trainer.get("use_v1", True) and mode not in modes:
+        yield f"trainer.v1.trainer_mode = {mode!r}: verl has no such trainer; {_choose(mode, modes)}"
+    estimator = config.algorithm.adv_estimator
+    if estimator not in (known := sorted(core_algos.ADV_ESTIMATOR_REGISTRY)) and get_close_matches(estimator, known):
+        yield f"algorithm.adv_estimator = {estimator!r}: verl has no such estimator; {_choose(estimator, known)}"
+    actor = config.actor_rollout_ref.actor
+    if actor.use_kl_loss and str(actor.kl_loss_type).removesuffix("+") not in _KL:
+        yield f"{ACTOR}.kl_loss_type = {actor.kl_loss_type!r}: {_choose(actor.kl_loss_type, _KL)}"
+
+
+_KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
+
+
+def _choose(name: object, known: Sequence[str]) -> str:
+    return nearest_name(str(name), known, f"there are {', '.join(known)}")
 
 
 def steps_per_rollout(config: Any) -> int:
@@ -185,7 +234,7 @@ def _correction_problems(config: Any, base: str | None) -> Iterator[str]:
 def checks(config: Any) -> Iterator[Check]:
     """What a composed configuration means for holdfast's losses and agent loop."""
     settings = config.actor_rollout_ref.actor.policy_loss
-    name, wrong = settings.loss_mode, list(_counts(config))
+    name, wrong = settings.loss_mode, [*_counts(config), *_unknown_values(config)]
     if wrong:
         yield from (Check(False, problem) for problem in wrong)
         return
