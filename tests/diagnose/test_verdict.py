@@ -141,6 +141,9 @@ REASONS: dict[str, tuple[dict[str, Any], str, int]] = {
         31,
     ),
     "the tool is never called": ({"reward__mean": FLAT, "rollout__searches": [0.0] * ROWS}, "TOL001", 1),
+    "the tool is hardly ever called": ({"reward__mean": FLAT, "rollout__searches": noisy(0.03, 0.005)}, "TOL001", 1),
+    "turns have no form": ({"reward__mean": FLAT, "rollout__invalid_fraction": noisy(0.6)}, "TOL002", 1),
+    "few rollouts answer": ({"reward__mean": FLAT, "rollout__answered_fraction": noisy(0.4)}, "RWD002", 1),
     "the tool is no longer called": (
         {"reward__mean": FLAT, "rollout__searches": [*noisy(2.0, rows=30), *[0.01, 0.02] * 15]},
         "TOL001",

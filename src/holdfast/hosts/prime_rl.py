@@ -74,6 +74,12 @@ PRIME_RL = Host(
         Span("time/save_ckpt", "evaluation"),
     ),
     step_seconds="time/step",
-    words={"limit on staleness": ("max_off_policy_steps",)},
+    words={
+        "learning rate": ("trainer.optim.lr",),
+        "norm of the gradient": ("trainer.optim.max_norm",),
+        "group size": ("orchestrator.group_size",),
+        "limits of tokens and turns": ("orchestrator.train.sampling.max_completion_tokens", "seq_len"),
+        "limit on staleness": ("max_off_policy_steps",),
+    },
     marks=("train/agg/", "mismatch_kl/", "entropy/all/"),
 )

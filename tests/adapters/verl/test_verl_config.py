@@ -216,7 +216,7 @@ def test_a_slip_in_a_key_is_refused_with_the_real_one(sign: str, slip: str, mean
 
 
 def test_what_a_script_adds_or_deletes_is_taken() -> None:
-    own = ["+trainer.my_note=a", "+data.apply_chat_template_kwargs.enable_thinking=false", "~trainer.resume_from_path"]
+    own = ["+trainer.my_note=a", "+data.apply_chat_template_kwargs.enable_thinking=false", "~trainer.val_only"]
     assert compose([*EXAMPLE, *own]).trainer.my_note == "a"
 
 

@@ -149,3 +149,10 @@ CHECK_REWARD: Remedy = advise(
     "[limits of tokens and turns] leave no room for one. Read some [rollouts]. If the reward works, start from a "
     "[better policy], use easier questions, or a [denser reward]."
 )
+
+FORM: Remedy = advise(
+    "Read some [rollouts]. If the [limits of tokens and turns] cut them off, raise these. Otherwise the policy does "
+    "not write the form that the parser reads: show it in the prompt, start from a [better policy], such as one "
+    "trained on demonstrations, or give a small reward for the form."
+)
+"""For turns and rollouts that the environment cannot use, from the first row on."""

@@ -4,17 +4,20 @@ Meaning: The agent gives fewer answers, or fewer correct ones, but its reward do
 
 Impact: The agent is rewarded for form, or for not answering. The score that matters falls while the reward looks fine.
 
-Limitations: The rule needs the share of answered rollouts, or a score besides the reward.
+Limitations: The rule needs the share of answered rollouts, or a score besides the reward. Few answers from the first
+row on are a reason only where the reward does not rise.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.log.trailing import Values, highest, margin, trailing_mean
 from holdfast.diagnose.rules._parts import ANSWERED, EM, REWARD
-from holdfast.diagnose.rules._parts.reward import functions_of, may_lose
-from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+from holdfast.diagnose.rules._parts.reward import MUCH_FRACTION, functions_of, may_lose
+from holdfast.diagnose.rules.remedies import FORM, advise
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 
 def answers_less(rows: Rows, answered: Values, reward: Values) -> Signal:
@@ -47,6 +50,15 @@ def is_paid_for_silence(rows: Rows, correct: Values, reward: Values) -> Signal:
     )
 
 
+def few_answer(rows: Rows, answered: Values) -> Signal:
+    """Half of the rollouts or more have given no answer since the log began."""
+    mean = trailing_mean(answered, FEW_ROWS)
+    few = highest(mean) <= 1 - MUCH_FRACTION
+    enough = np.arange(len(answered)) >= FEW_ROWS - 1
+    return Signal(few & enough, lambda: {ANSWERED: mean}, normal=~few, began=from_start)
+
+
+FEW_ROWS = 10
 CORRECT_LOST_SHARE = 0.4
 """Share of their peak that correct answers have lost."""
 CORRECT_ERRORS = 3.0
@@ -76,6 +88,15 @@ RULE = Rule(
             "else, perhaps for giving no answer.",
             min_rows=ROWS,
             better=((ANSWERED,),),
+        ),
+        Check(
+            series=(ANSWERED,),
+            signal=few_answer,
+            message="Only {rollout/answered_fraction:.0%} of the rollouts give an answer, and about as few have since "
+            "the log began. The others cannot be correct, whatever they found.",
+            min_rows=FEW_ROWS,
+            remedy=FORM,
+            level="reason",
         ),
     ),
     remedy=advise(

@@ -83,8 +83,9 @@ def is_never_called(rows: Rows, calls: Values) -> Signal:
     return Signal(never & enough, lambda: {CALLS: mean}, normal=~never, began=from_start)
 
 
-MIN_CALLS = 0.01
-"""Calls per rollout below which a tool is as good as never called."""
+MIN_CALLS = 0.05
+"""Calls per rollout below which a tool is as good as never called: two of three groups of eight then have no call that
+could be reinforced."""
 
 
 def stops_in_evaluations(rows: Rows, calls: Values) -> Signal:

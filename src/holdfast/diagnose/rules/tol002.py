@@ -6,7 +6,8 @@ Impact: The agent gets errors instead of results, so its reward falls although i
 not to call the tool.
 
 Limitations: TRL counts malformed calls as failures too, so the share does not tell the two apart. While a model learns
-to write calls, the share is high but falls; this is reported only if 90 % fail in ten rows. Other trainers do not log
+to write calls, the share is high but falls; this is reported only if 90 % fail in ten rows. Half of the turns without
+a call or an answer are a reason only where the reward does not rise. Other trainers do not log
 the share. For them the rule uses the rollout length, which must include tool results, as in verl. If the tool stops
 answering, the length drops at once while the number of turns stays the same.
 """
@@ -29,11 +30,12 @@ from holdfast.diagnose.log.trailing import (
     trailing_mean,
 )
 from holdfast.diagnose.rules._parts import CALLS, LENGTH, REWARD, TURNS
+from holdfast.diagnose.rules._parts.reward import MUCH_FRACTION
 from holdfast.diagnose.rules._parts.tools import ONE_TURN, USED_TURNS
-from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.remedies import FORM, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
-FAILED = "rollout/failed_call_fraction"
+FAILED, INVALID = "rollout/failed_call_fraction", "rollout/invalid_fraction"
 
 
 def fails_more(rows: Rows, share: Values) -> Signal:
@@ -118,6 +120,17 @@ ALWAYS_FAILED, ALWAYS_ROWS = 0.9, 10
 calls at first writes some that work by then."""
 
 
+def is_often_invalid(rows: Rows, share: Values) -> Signal:
+    """Half of the turns or more have been neither a call nor an answer since the log began."""
+    mean = trailing_mean(share, INVALID_ROWS)
+    often = lowest(mean) >= MUCH_FRACTION
+    enough = np.arange(len(share)) >= INVALID_ROWS - 1
+    return Signal(often & enough, lambda: {INVALID: mean}, normal=~often, began=from_start)
+
+
+INVALID_ROWS = 10
+
+
 def was_called(rows: Rows) -> Truths:
     """[N]: where there were calls, as far as the log shows: a share of no calls is logged as 0."""
     calls = rows.latest(CALLS)
@@ -127,7 +140,7 @@ def was_called(rows: Rows) -> Truths:
 RULE = Rule(
     title="tool calls fail",
     kind="logged cause",
-    applies=lambda log: has(log, FAILED) or has(log, LENGTH, TURNS, REWARD),
+    applies=lambda log: has(log, FAILED) or has(log, INVALID) or has(log, LENGTH, TURNS, REWARD),
     checks=(
         Check(
             series=(FAILED,),
@@ -151,6 +164,15 @@ RULE = Rule(
             "{rollout/length:.3g} tokens and earn less, although the agent takes as many turns as before.",
             min_rows=ROWS + 2,
             better=((FAILED,),),
+        ),
+        Check(
+            series=(INVALID,),
+            signal=is_often_invalid,
+            message="{rollout/invalid_fraction:.0%} of the turns are neither a call nor an answer, and about as many "
+            "have been since the log began.",
+            min_rows=INVALID_ROWS,
+            remedy=FORM,
+            level="reason",
         ),
     ),
     remedy=advise(
