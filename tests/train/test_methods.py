@@ -16,7 +16,7 @@ from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.searching import RolloutStats
-from holdfast.agent.trajectory import Answer, Group, Search, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Group
 from holdfast.base.errors import ModelError
 from holdfast.losses import llds_penalty, nthr_weights, token_influence
 from holdfast.methods.nthr import check_logits, output_layer, rows_for_nthr
@@ -30,22 +30,11 @@ from holdfast.train.rollouts import training_batch
 from holdfast.train.run import train
 from holdfast.train.trainer import Trainer
 
+from ..rollouts import rollout, turn
 from .one_update import a_batch, learner_of
 from .whole_runs import Recipe, a_trainer
 
 PLAN = [[[0, 3, 2], [1]], [[4, 6], [5]]]
-
-
-def turn(action: Any, *, hits: tuple[str, ...] = (), masses: tuple[float, ...] | None = None) -> Turn:
-    return Turn(
-        tokens=(7, 8), logprobs=(-1.0, -2.0), observation=(4,), action=action, hits=hits, mask_mass=masses
-    )  # fmt: skip
-
-
-def rollout(correct: bool, *turns: Turn) -> Trajectory:
-    return Trajectory(
-        example_id="q", prompt=(1, 2), turns=turns, reward=float(correct), reward_parts={"em": float(correct)}
-    )
 
 
 def batch_of(group: Group, **methods: Any) -> TokenBatch:
@@ -53,15 +42,14 @@ def batch_of(group: Group, **methods: Any) -> TokenBatch:
     return training_batch([group], objective, pad_token_id=0, device=torch.device("cpu"))
 
 
-SEARCH, OTHER = turn(Search("lake"), hits=("a", "b")), turn(Search("sea"), hits=("c",))
-END = turn(Answer("x"))
+END = turn(Answer("x"), observation=(4,))
 
 
 def test_a_truncated_sampler_drew_from_what_it_kept() -> None:
-    group = Group("q", (rollout(True, turn(Answer("x"), masses=(0.5, 0.25))), rollout(False, END)))
+    group = Group("q", (rollout(turn(Answer("x"), mask_mass=(0.5, 0.25)), right=True), rollout(END)))
     batch = batch_of(group, sampler_weights=SamplerWeights(level="token"))
     assert batch.sampler_logprobs is not None
-    expected = [-1.0 - math.log(0.5), -2.0 - math.log(0.25), -1.0, -2.0]
+    expected = [-1.0 - math.log(0.5), -1.0 - math.log(0.25), -1.0, -1.0]
     assert batch.sampler_logprobs[batch.loss_mask].tolist() == pytest.approx(expected)
 
 
@@ -275,7 +263,7 @@ def test_rounds_end_when_there_are_enough_groups(recipe: Recipe, mixed: str, rou
 
     def roll_out(examples: Any, *further: int) -> Any:
         return [
-            Group(example.id, (rollout(next(kinds) == "1", END), rollout(False, END))) for example in examples
+            Group(example.id, (rollout(END, right=next(kinds) == "1"), rollout(END))) for example in examples
         ], RolloutStats(searches=len(examples))
 
     trainer.roll_out = roll_out  # type: ignore[method-assign]

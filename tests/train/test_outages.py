@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,9 @@ from holdfast.base import retries
 from holdfast.base.errors import CheckpointError, RetrievalError, RetrieverUnreachable, RolloutError
 from holdfast.cli.main import app
 from holdfast.recipe import Config, dump
+from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.cache import CachedRetriever
+from holdfast.retrieval.types import Document
 from holdfast.tasks import opening as loading
 from holdfast.tasks.opening import load_questions, load_retrievers
 from holdfast.train import run
@@ -210,35 +209,9 @@ def test_a_cache_that_cannot_be_written_costs_the_cache_alone(
 # ---- a server that stops answering as it should
 
 
-class Server(BaseHTTPRequestHandler):
-    """Finds a passage for each query, until it is told to send something else."""
-
-    sends: bytes | None = None
-    path_asked = ""
-
-    def do_POST(self) -> None:
-        Server.path_asked = self.path
-        queries = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"]
-        found = json.dumps({"result": [["place 3\nIt is a lake."]] * len(queries)}).encode()
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(self.sends or found)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def bad_server() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 @pytest.mark.usefixtures("told_what_to_say")
 def test_a_run_that_meets_a_broken_server_saves_and_says_so(
-    own: Callable[..., Config], base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad_server: str
+    own: Callable[..., Config], base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retrieve_server: Any
 ) -> None:
     """What else a server may send is in tests/retrieval/test_client.py."""
     monkeypatch.chdir(tmp_path)
@@ -246,13 +219,14 @@ def test_a_run_that_meets_a_broken_server_saves_and_says_so(
     monkeypatch.setenv("MY_KEY", "hush-hush-2")
     monkeypatch.setattr(retries, "_MAX_PAUSE", 0.001)
     monkeypatch.setattr(loading, "PATIENCE", 0.0)
-    changes = {"retrieval.corpus": None, "retrieval.url": f"{bad_server}?key=$MY_KEY"}
+    server = retrieve_server(BM25Retriever.build([Document("3", "place 3\nIt is a lake.")]))
+    changes = {"retrieval.corpus": None, "retrieval.url": f"{server.url}?key=$MY_KEY"}
     changes |= {"retrieval.cache_size": 0, "run.name": "r", "run.max_failed_fraction": 0.01, "eval.start": False}
     (tmp_path / "r.toml").write_text(dump(own(base, changes | {"checkpoint.every": 0})))
     one_step = Trainer.step
 
     def step(self: Trainer) -> Any:
-        monkeypatch.setattr(Server, "sends", b"<html>hello</html>" if self.completed_steps else None)
+        server.replies[:] = [(200, b"<html>hello</html>")] * 999 if self.completed_steps else []
         return one_step(self)
 
     monkeypatch.setattr(Trainer, "step", step)
@@ -260,7 +234,7 @@ def test_a_run_that_meets_a_broken_server_saves_and_says_so(
     assert done.exit_code == 2 and isinstance(done.exception, SystemExit), done.output
     assert "Step 1 is saved. To continue from there:\n  holdfast resume runs/r" in done.output
     assert (tmp_path / "runs" / "r" / "checkpoints" / "step-000001").is_dir()
-    assert "hush-hush" not in done.output and Server.path_asked == "/retrieve?key=hush-hush-2"
+    assert "hush-hush" not in done.output and server.requests[-1]["path"] == "/retrieve?key=hush-hush-2"
     kept = {path.name: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()}
     assert b"?key=$MY_KEY" in kept["config.toml"] and not any(b"hush" in data for data in kept.values())
     for command in (
