@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,59 +10,29 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tests.conftest import learn_tokenizer, random_model, shared_folder
+from tests.listening import Told
+from tests.rollouts import rollout, turn
 from tests.told import by_number, says
+from tests.train.conftest import home, lesson, make_model, one_thread, own, own_cache, recipe, tokenizer, write_rows
 from torch import Tensor
 
-from holdfast.agent.trajectory import Action, Answer, Group, Search, Status, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Group, Search, Trajectory
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.passes.logprobs import TokenLogprobs
-from holdfast.recipe import load, validate
+from holdfast.recipe import Config, dump, load, validate
 from holdfast.tasks.questions import Example
-from holdfast.tasks.world.model import build_tokenizer
-from holdfast.train.listener import Listener
 from holdfast.train.run import train
 from holdfast_research.probes import Rollouts, Subject
 from holdfast_research.probes.cases import Case, CaseRollout, Cases, CaseToken, CaseTurn
 
-
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Nobody's cache is touched, and no network asked."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOLDFAST_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        yield
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-class Heard(Listener):
-    """A listener that remembers notes and counts."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.totals: dict[str, int | None] = {}
-        self.done = 0
-
-    def stage(self, name: str, total: int | None = None) -> None:
-        self.totals[name] = total
-
-    def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
-        self.done = done
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
+__all__ = ["home", "learn_tokenizer", "lesson", "make_model", "one_thread", "own", "own_cache"]
+__all__ += ["random_model", "recipe", "shared_folder", "tokenizer", "write_rows"]
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def heard() -> Told:
+    return Told()
 
 
 class Coin(torch.nn.Module):
@@ -115,27 +84,10 @@ def episode() -> Callable[..., Trajectory]:
     def make(
         correct: bool, *turns: Sequence[int], hits: str = "d", reward: float | None = None, failed: bool = False
     ) -> Trajectory:
-        said = []
-        for k, tokens in enumerate(turns):
-            last = k == len(turns) - 1
-            action: Action = Answer("x") if last else Search("q")
-            said.append(
-                Turn(
-                    tokens=tuple(tokens),
-                    logprobs=(-1.0,) * len(tokens),
-                    action=action,
-                    observation=() if last else (1, 1),
-                    hits=() if last else tuple(hits),
-                )
-            )
-        return Trajectory(
-            example_id="q",
-            prompt=(0, 1),
-            turns=tuple(said),
-            reward=float(correct) if reward is None else reward,
-            reward_parts={"em": float(correct)},
-            status=Status.RETRIEVAL_FAILED if failed else Status.OK,
-        )
+        *searches, answer = turns
+        said = [turn(Search("q"), tokens, observation=(1, 1), hits=tuple(hits)) for tokens in searches]
+        more = {} if reward is None else {"reward": reward}
+        return rollout(*said, turn(Answer("x"), answer), right=correct, failed=failed, prompt=(0, 1), **more)
 
     return make
 
@@ -173,84 +125,11 @@ def asked(episode: Callable[..., Trajectory], rolled: Callable[..., Rollouts]) -
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an untrained model in `raw`, questions, passages, episodes to learn from, and `recipe.toml`.
-
-    Half the questions are answered `town`, half `lake`; the episodes say either, with or without a search.
-    """
-    home = tmp_path_factory.mktemp("probes")
-    texts = ["<search> place </search>\n\n", "<answer> town </answer>\n", "What is the lake of Mora?\n"] * 20
-    tokenizer = build_tokenizer(texts)
-    settings = transformers.Qwen2Config(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=len(tokenizer),
-        max_position_embeddings=512,
-        initializer_range=0.2,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        transformers.AutoModelForCausalLM.from_config(settings).save_pretrained(home / "raw")
-    tokenizer.save_pretrained(home / "raw")
-
-    def write(name: str, rows: list[dict[str, Any]]) -> None:
-        (home / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    write(
-        "train.jsonl",
-        [{"question": f"What is place {i}?", "golden_answers": ["town" if i % 2 else "lake"]} for i in range(20)],
-    )
-    write("corpus.jsonl", [{"id": str(i), "contents": f"place {i}\nIt is a lake."} for i in range(20)])
-    found = "\n\n<information>Doc 1(Title: place 3) It is a lake.</information>\n\n"
-    episodes = []
-    for i in range(20):
-        answer = {"text": f"<answer> {'town' if i % 4 < 2 else 'lake'} </answer>", "observation": ""}
-        search = {"text": "<search> place </search>", "observation": found}
-        episodes.append({"question": f"What is place {i}?", "turns": [search, answer] if i % 3 else [answer]})
-    write("episodes.jsonl", episodes)
-    (home / "recipe.toml").write_text(
-        f"""
-[run]
-device = "cpu"
-threads = 1
-[data]
-train = "{home}/train.jsonl"
-[retrieval]
-corpus = "{home}/corpus.jsonl"
-[model]
-path = "{home}/raw"
-[protocol]
-prompt = "Question: {{question}}\\n"
-max_turns = 3
-max_turn_tokens = 24
-max_observation_tokens = 70
-max_total_tokens = 200
-[warm_start]
-steps = 25
-batch_size = 10
-lr = 1e-2
-data = "{home}/episodes.jsonl"
-[train]
-steps = 2
-questions = 6
-group_size = 4
-optimizer_steps_per_rollout = 3
-lr = 3e-3
-[eval]
-every = 0
-[checkpoint]
-every = 1
-[loss]
-kl_coef = 0.01
-"""
-    )
-    return home
+def recipe_file(home: Path, own: Callable[..., Config], lesson: dict[str, Any]) -> Path:
+    """A recipe for the model in `raw` of `home`, which some episodes teach to answer `town` or `lake`."""
+    changes = {"data.test": None, "train.questions": 6, "loss.kl_coef": 0.01, "reward": {}, "eval": {"every": 0}}
+    (home / "recipe.toml").write_text(dump(own("raw", lesson | changes)))
+    return home / "recipe.toml"
 
 
 SAID = (
@@ -263,13 +142,13 @@ SAID = (
 
 
 @pytest.fixture(scope="session")
-def finished_run(home: Path) -> Path:
+def finished_run(recipe_file: Path) -> Path:
     """The folder of a run whose rollouts said that, with checkpoints of steps 1 and 2. Write nothing into it."""
-    run = home / "runs" / "tiny"
+    run = recipe_file.parent / "runs" / "tiny"
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("holdfast.model.sampler.hf.HFPolicy", says(by_number(SAID)))
-        train(load(home / "recipe.toml"), run)
+        train(load(recipe_file), run)
     return run
 
 

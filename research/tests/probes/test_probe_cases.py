@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rollouts import rollout, turn
 
-from holdfast.agent.trajectory import Answer, Search, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Search, Trajectory
 from holdfast_research.probes import Cases, Rollouts, Subject, case_pages, cases, influence
 from holdfast_research.probes.cases import LABELS
 
@@ -33,22 +34,15 @@ def subject(policy_of: Make) -> Callable[..., Subject]:
     return lambda temperature=1.0: policy_of(Tokenizer(), vocabulary=len(WORDS), temperature=temperature, lr=1e-2)
 
 
-def rollout(correct: bool, *turns: Sequence[int], answer: str = "y") -> Trajectory:
+def said(correct: bool, *turns: Sequence[int], answer: str = "y") -> Trajectory:
     """Searches with two tokens of observation, then the answer, which is `x` if correct."""
-    said = tuple(
-        Turn(
-            tokens=tuple(ids),
-            logprobs=(-1.0,) * len(ids),
-            action=Search("q") if k < len(turns) - 1 else Answer("x" if correct else answer),
-            observation=(1, 2) if k < len(turns) - 1 else (),
-            observation_text="a passage" if k < len(turns) - 1 else "",
-            text="".join(WORDS[i] for i in ids).removesuffix("</s>"),
-        )
-        for k, ids in enumerate(turns)
-    )
-    return Trajectory(
-        example_id="q", prompt=(3, 1), turns=said, reward=float(correct), reward_parts={"em": float(correct)}
-    )
+    texts = ["".join(WORDS[i] for i in ids).removesuffix("</s>") for ids in turns]
+    searches = [
+        turn(Search("q"), ids, text=text, observation=(1, 2), observation_text="a passage")
+        for ids, text in zip(turns[:-1], texts[:-1], strict=True)
+    ]
+    last = turn(Answer("x" if correct else answer), turns[-1], text=texts[-1])
+    return rollout(*searches, last, right=correct, prompt=(3, 1))
 
 
 @pytest.fixture
@@ -56,11 +50,11 @@ def some(rolled: Make) -> Rollouts:
     """Three questions of two correct and three incorrect rollouts, one and two turns, and all tokens in each group."""
     groups = [
         [
-            rollout(True, [1, 2, 3], [g + 1, 4]),
-            rollout(True, [3, 4]),
-            rollout(False, [1, 2, 3], [2, 1, g + 1]),
-            rollout(False, [2, 2, 1, 3, 0, 4]),
-            rollout(False, [g + 1, 4]),
+            said(True, [1, 2, 3], [g + 1, 4]),
+            said(True, [3, 4]),
+            said(False, [1, 2, 3], [2, 1, g + 1]),
+            said(False, [2, 2, 1, 3, 0, 4]),
+            said(False, [g + 1, 4]),
         ]
         for g in range(3)
     ]
@@ -82,7 +76,7 @@ def test_pushes_are_products_of_gradients(subject: Make, some: Rollouts, heard: 
     policy = subject(temperature)
     model = policy.language_model.model
     found = cases(policy, some, top=9, listener=heard)
-    assert (found.asked, len(found.every), heard.done) == (3, 3, 3)
+    assert (found.asked, len(found.every), heard.done[-1]) == (3, 3, 3)
     for case in found.every:
         group = next(g for g in some.groups if g.id == case.id)
         weight = model.lm_head.weight
@@ -130,7 +124,7 @@ def test_changes_and_totals_are_those_of_the_influence_probe(subject: Make, some
 
 def test_the_prefix_is_counted_in_sampled_tokens(subject: Make, rolled: Make, heard: Any) -> None:
     """Two observations of two tokens lie between; the rollouts differ in the last token."""
-    pair = [rollout(True, [1], [2, 3], [1, 2]), rollout(False, [1], [2, 3], [1, 3], answer="x y")]
+    pair = [said(True, [1], [2, 3], [1, 2]), said(False, [1], [2, 3], [1, 3], answer="x y")]
     (case,) = cases(subject(), rolled(pair), listener=heard).every
     assert (case.shared_tokens, case.answer_f1) == (4, pytest.approx(2 / 3))
     assert case.labels == ("shared prefix", "near-miss answer")

@@ -117,7 +117,7 @@ def test_drift_of_a_coin(coin: Callable[..., Subject], episode: Make, rolled: Ma
     # As in the first question above; the wrong one has two tails.
     assert right.log_products == (pytest.approx(0.095008, abs=1e-6),)
     assert wrong.log_products == (pytest.approx(2 * -0.104992, abs=1e-6),)
-    assert heard.totals["optimizer steps"] == heard.done == 1
+    assert ("optimizer steps", 1) in heard.stages and heard.done[-1] == 1
 
 
 def test_drift_after_each_optimizer_step(coin: Callable[..., Subject], asked: Rollouts, heard: Any) -> None:
@@ -125,7 +125,7 @@ def test_drift_after_each_optimizer_step(coin: Callable[..., Subject], asked: Ro
     products = [r.log_products for r in found.arms[0].rollouts]
     assert {len(p) for p in products} == {4}
     assert len({p[0] for p in products} | {p[-1] for p in products}) > 2
-    assert heard.done == 4
+    assert heard.done[-1] == 4
     subject = coin(changes={"train.optimizer_steps_per_rollout": 4})
     model = subject.language_model.model
     before = model.logits.detach().clone()

@@ -70,7 +70,7 @@ def test_displacement_in_numbers(coin: Callable[..., Subject], asked: Rollouts, 
     assert wrong == Response(correct=False, tokens=3, change=pytest.approx(3 * down, abs=1e-6))
     assert up + down < 0
     assert arm.displaced == 1
-    assert heard.totals["updates"] == heard.done == 2
+    assert ("updates", 2) in heard.stages and heard.done[-1] == 2
 
 
 def test_arms_see_the_same_rollouts_and_fresh_weights(
@@ -171,8 +171,8 @@ def test_the_table_and_the_figure(tmp_path: Path) -> None:
 # ---- the policy of a run
 
 
-def test_a_checkpoint_is_compared_with_its_anchor(home: Path, tmp_path: Path) -> None:
-    config = load(home / "recipe.toml", ["--train.anchor_every", "2", "--train.steps", "3"])
+def test_a_checkpoint_is_compared_with_its_anchor(recipe_file: Path, tmp_path: Path) -> None:
+    config = load(recipe_file, ["--train.anchor_every", "2", "--train.steps", "3"])
     train(config, tmp_path / "run")
     subject = open_run(tmp_path / "run", "last", (), Listener(), with_reference=False)
     first = load_file(step_folder(tmp_path / "run", 2) / "anchor.safetensors")
@@ -206,7 +206,7 @@ def test_rollouts_do_not_depend_on_how_many_others_there_are(finished_run: Path,
     assert [[t.token_ids for t in g.trajectories] for g in few.groups] == [
         [t.token_ids for t in g.trajectories] for g in many.groups[:3]
     ]
-    assert heard.totals["rollouts"] == heard.done == 15
+    assert ("rollouts", 15) in heard.stages and heard.done[-1] == 15
     assert {e.id for e in many.examples} <= {e.id for e in load_questions(subject.config).train}
     assert [e.id for e in roll_out_questions(subject, 3, 4, heard).examples] != [e.id for e in few.examples]
 

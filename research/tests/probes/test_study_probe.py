@@ -154,9 +154,9 @@ def test_cases_of_a_run(probe: Probe, trained: Path) -> None:
     assert f"Wrote {name}.json and {name}.svg Wrote {name}.md" in text
 
 
-def test_a_model_with_a_recipe(probe: Probe, trained: Path, home: Path) -> None:
+def test_a_model_with_a_recipe(probe: Probe, trained: Path, home: Path, recipe_file: Path) -> None:
     model = trained / "checkpoints" / "step-000002" / "model"
-    probe(model, "--recipe", home / "recipe.toml", "--what", "ratio-tail", "--loss.kl_coef", 0)
+    probe(model, "--recipe", recipe_file, "--what", "ratio-tail", "--loss.kl_coef", 0)
     probe(trained, "--what", "ratio-tail", "--loss.kl_coef", 0, "--out", ".")
     as_model = written(Path("probes"), "ratio-tail-model-seed-0")
     as_run = written(Path(), "ratio-tail-step-000002-seed-0")
@@ -167,7 +167,7 @@ def test_a_model_with_a_recipe(probe: Probe, trained: Path, home: Path) -> None:
 # ---- what it refuses
 
 
-def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
+def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path, recipe_file: Path) -> None:
     def refused(*arguments: object) -> str:
         return probe(*arguments, "--out", "out", code=2)
 
@@ -176,13 +176,13 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
     assert "has no checkpoint best" in refused(trained, *what, "--checkpoint", "best")
     assert "--questions 99, but the recipe has 18 training questions" in refused(trained, *what, "--questions", 99)
     assert "--compare foo: there is no such penalty" in refused(trained, *what, "--compare", "none,foo")
-    assert "without an optimizer" in refused(home / "raw", *what, "--recipe", home / "recipe.toml", "--optimizer-state")
-    assert "is a run and has a recipe" in refused(trained, *what, "--recipe", home / "recipe.toml")
+    assert "without an optimizer" in refused(home / "raw", *what, "--recipe", recipe_file, "--optimizer-state")
+    assert "is a run and has a recipe" in refused(trained, *what, "--recipe", recipe_file)
     assert "leave --model.path out" in refused(trained, *what, "--model.path", "x")
     assert "is not a run folder" in refused("runs/nothing", *what)
     assert "to probe a model, give the recipe of its questions with --recipe" in refused("runs/nothing", *what)
     assert "is read as a model; leave it out" in refused(
-        home / "raw", *what, "--recipe", home / "recipe.toml", "--checkpoint", "last"
+        home / "raw", *what, "--recipe", recipe_file, "--checkpoint", "last"
     )
     assert not Path("out", "per-sample-step-000002-seed-0.json").exists()
 
@@ -208,9 +208,8 @@ def test_a_run_without_a_checkpoint(probe: Probe, trained: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["per-sample", "tail-leak", "first-action", "ratio-tail", "cases"])
-def test_a_policy_that_is_never_right(probe: Probe, home: Path, what: str) -> None:
-    recipe = home / "recipe.toml"
-    text = probe(home / "raw", "--recipe", recipe, "--what", what, "--loss.kl_coef", 0, code=2)
+def test_a_policy_that_is_never_right(probe: Probe, home: Path, recipe_file: Path, what: str) -> None:
+    text = probe(home / "raw", "--recipe", recipe_file, "--what", what, "--loss.kl_coef", 0, code=2)
     why = "every advantage is 0" if what == "tail-leak" else "0 of 24 rollouts on 6 questions are correct"
     assert why in text
 
@@ -219,7 +218,7 @@ def test_a_policy_that_is_never_right(probe: Probe, home: Path, what: str) -> No
 
 
 @pytest.fixture
-def coded(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+def coded(tmp_path: Path, recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """coded("my.toml"): the recipe with a part of the reward in a file, which leaves a mark when it is imported."""
     monkeypatch.syspath_prepend(tmp_path)
     code = "from pathlib import Path\nPath('it ran').touch()\ndef brevity(trajectory, golden_answers): return 1.0\n"
@@ -228,7 +227,7 @@ def coded(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     def write(name: str) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dump(load(home / "recipe.toml", ['--reward.custom="code_of_a_file:brevity" = 0.2'])))
+        path.write_text(dump(load(recipe_file, ['--reward.custom="code_of_a_file:brevity" = 0.2'])))
         return path
 
     yield write
