@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from holdfast import __version__
-from holdfast.base.errors import ConfigError
+from holdfast.cli.main import app
 from holdfast.diagnose.log import glossary_entry
+from holdfast.diagnose.readers import read_log
+from holdfast.evaluate.folder import OVER_TRAINING
 from holdfast.model.checkpoint import find_damage
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import load
@@ -102,13 +105,6 @@ def test_the_results(whole: Path) -> None:
     assert results["verdict"].startswith("Too few steps to judge.") and results["seconds"] > 0
     parts, observation, is_result = results["samples"][0]["turns"][0]
     assert len(results["samples"]) == 3 and isinstance(parts, list) and isinstance(observation, str) and not is_result
-
-
-def test_a_run_folder_that_is_taken_is_refused(whole: Path, recipe: Recipe) -> None:
-    before = (whole / "config.toml").read_bytes()
-    with pytest.raises(ConfigError, match=r"already contains a run \(metrics\.jsonl\)"):
-        train(recipe({"train.steps": 1}), whole)
-    assert (whole / "config.toml").read_bytes() == before
 
 
 def test_the_test_questions_are_read_at_the_end_alone(
@@ -241,3 +237,48 @@ def test_a_resumed_run_keeps_its_threads(
     resume(tmp_path / "run", listener=told)
     assert torch.get_num_threads() == 1
     assert not [note for note in told.notes if "rounded differently" in note]
+
+
+# ---- `holdfast eval run RUN --checkpoint all`: the scores of every checkpoint that a run has kept
+
+
+def holdfast(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.replace("│ ", "").split())
+
+
+@pytest.fixture(scope="module")
+def run_dir(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("over_training") / "run"
+    changes: dict[str, Any] = {"train.steps": 2, "checkpoint.every": 1, "checkpoint.keep": 2, "train.lr": 3e-2}
+    train(recipe(changes), run)
+    return run
+
+
+def test_a_table_a_log_and_results_of_every_step(run_dir: Path, tmp_path: Path) -> None:
+    out = tmp_path / "evals"
+    command = ("eval", "run", str(run_dir), "--checkpoint", "all", "--limit", "2", "--samples", "2", "--out", str(out))
+    told = holdfast(*command)
+    assert "EM (95 %) at step" in told and f"holdfast report {out / OVER_TRAINING}" in told
+    folders = [out / f"step-{step:06d}" for step in (1, 2)]
+    results = [json.loads((folder / "results.json").read_text()) for folder in folders]
+    assert len({one["weights"] for one in results}) == 2
+    assert [one["row"] for one in results] == [f"run search-r1 step {step}" for step in (1, 2)]
+    sets = list(results[0]["sets"])
+    assert len(sets) == 2
+    rows = [json.loads(line) for line in (out / OVER_TRAINING).read_text().splitlines()]
+    assert rows == [
+        {"step": step, **{name: one["sets"][name]["em"] for name in sets}, "mean of sets": one["macro"]["em"]}
+        for step, one in zip((1, 2), results, strict=True)
+    ]
+    assert read_log(out / OVER_TRAINING).series[sets[0]].steps.tolist() == [1, 2]
+    assert "holdfast report" in holdfast(*command), "nothing is asked twice"
+
+
+def test_what_has_no_checkpoints_is_refused(run_dir: Path) -> None:
+    checkpoint = str(run_dir / "checkpoints" / "step-000001")
+    assert "is not a run folder" in holdfast("eval", "run", checkpoint, "--checkpoint", "all", code=2)
+    for folder in (run_dir / "checkpoints").glob("step-*"):
+        (folder / "checksums.json").unlink()
+    assert "has no complete checkpoint" in holdfast("eval", "run", str(run_dir), "--checkpoint", "all", code=2)
