@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.listening import Told
 
 from holdfast.agent.trajectory import Group
 from holdfast.base.errors import CheckpointError
@@ -17,7 +18,6 @@ from holdfast.model.checkpoint import model_folder
 from holdfast.model.language_model import LanguageModel, load_model
 from holdfast.recipe import Config, load
 from holdfast.tasks.opening import load_questions, load_retrievers
-from holdfast.train.listener import Listener
 from holdfast.train.prepare import prepare
 from holdfast.train.start import starting_policy
 from holdfast_research import baselines
@@ -46,27 +46,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-class Recorder(Listener):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.stages: list[tuple[str, int | None]] = []
-        self.losses: list[float] = []
-        self.notes: list[str] = []
-
-    def stage(self, name: str, total: int | None = None) -> None:
-        self.stages.append((name, total))
-
-    def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
-        self.losses += [] if detail is None or "loss" not in detail else [detail["loss"]]
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-
-@pytest.fixture
-def listener() -> Recorder:
-    return Recorder()
+def losses(listener: Told) -> list[float]:
+    return [detail["loss"] for _, detail in listener.advanced if "loss" in detail]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -119,10 +100,8 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / CORRECT).read_text().splitlines()]
 
 
-def test_what_is_correct_is_kept_once_and_learned(
-    recipe: Recipe, some_correct: list[int], tmp_path: Path, listener: Recorder
-) -> None:
-    config = recipe({"train.steps": 2})
+def test_what_is_correct_is_kept_once_and_learned(recipe: Recipe, some_correct: list[int], tmp_path: Path) -> None:
+    listener, config = Told(), recipe({"train.steps": 2})
     model = rejection_sampling(config, tmp_path / "run", listener=listener)
     found = rows(tmp_path / "run")
     ends = [row for row in found if "sampled" in row]
@@ -133,7 +112,7 @@ def test_what_is_correct_is_kept_once_and_learned(
     assert len({(row["id"], tuple(row["token_ids"])) for row in kept}) == len(kept)
     assert all(sum(row["loss_mask"]) > 0 and len(row["loss_mask"]) == len(row["token_ids"]) for row in kept)
     assert listener.stages[-1] == (f"learning from {len(kept)} correct rollouts", 6)  # 2 × 3 optimizer steps
-    assert listener.losses[-1] < listener.losses[-6]
+    assert losses(listener)[-1] < losses(listener)[-6]
     assert (model / "config.json").is_file() and model == tmp_path / "run" / "model"
     assert model_folder(tmp_path / "run", "last") == model, "which is what `ask` and `eval` open"
     with pytest.raises(CheckpointError, match=r"has a model and no steps; probe it as a model: .*/run/model --recipe"):
@@ -157,7 +136,8 @@ def test_a_stopped_sampling_goes_on_after_its_last_whole_step(
     assert (resumed / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 
 
-def test_nothing_correct_leaves_the_start_as_it_is(recipe: Recipe, tmp_path: Path, listener: Recorder) -> None:
+def test_nothing_correct_leaves_the_start_as_it_is(recipe: Recipe, tmp_path: Path) -> None:
+    listener = Told()
     config = recipe({"train.steps": 1})
     model = rejection_sampling(config, tmp_path / "run", listener=listener)
     assert any("none of the 16 sampled rollouts was correct" in note for note in listener.notes)
@@ -188,9 +168,10 @@ def test_short_answers_are_taught(recipe: Recipe) -> None:
             assert retriever is None or any(gold in prompt for gold in question.golden_answers)
 
 
-def test_short_answers_are_learned_without_the_warm_start(recipe: Recipe, tmp_path: Path, listener: Recorder) -> None:
+def test_short_answers_are_learned_without_the_warm_start(recipe: Recipe, tmp_path: Path) -> None:
+    listener = Told()
     config = recipe({"protocol.max_total_tokens": 300})
     course = Course(steps=20, batch_size=8, lr=1e-2)
     model = sft(config, tmp_path / "run", course, passages=True, listener=listener)
     assert listener.stages[-1] == ("supervised learning", 20)
-    assert listener.losses[-1] < listener.losses[-20] and (model / "config.json").is_file()
+    assert losses(listener)[-1] < losses(listener)[-20] and (model / "config.json").is_file()
