@@ -18,6 +18,7 @@ from holdfast.train.summary import read_sample, samples_of, verdict_of
 from ..rollouts import rollout, turn
 
 BEFORE = {"em": 0.2, "em_greedy": 0.4}
+SCORES = {"em": [0.07, 0.13], "em_greedy": [0.16, 0.24]}
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,17 @@ def test_a_score_has_its_questions_and_its_interval() -> None:
     said = verdict_of(rows, {}, {"em": 0.5, "em_greedy": 0.45}, "test", 6, intervals)
     exact = "Exact match on test (6 questions, 95 % intervals): sampled 0.500 (0.250 to 0.750), greedy 0.450 (0.200 to"
     assert exact in said
+
+
+def test_a_loss_on_unseen_questions_is_said_whatever_the_reward_did() -> None:
+    """With stale rollouts the reward is that of older weights."""
+    rows = [{"reward/mean": r} for r in [0.7] * 5 + [0.9] * 10]
+
+    def headline(*change: float) -> str:
+        return verdict_of(rows, BEFORE, {"em": 0.1, "em_greedy": 0.2}, "test", 400, {"em_change": change, **SCORES})
+
+    assert headline(-0.15, -0.05).startswith("Ended below its initial checkpoint on unseen questions. The reward")
+    assert headline(-0.25, 0.05).startswith("Stable, but learned little."), "ten questions cannot tell"
 
 
 def answered(*scores: tuple[float | None, float | None]) -> EvaluationSums:

@@ -146,7 +146,7 @@ def verdict_of(
         for name in ("em", "em_greedy")
     )
     sample = f" ({questions} questions, 95 % intervals)" if intervals else ""
-    text = _reward(curve, after["em"] - before["em"] if before else None)
+    text = _reward(curve, after["em"] - before["em"] if before else None, (intervals or {}).get("em_change"))
     text += f" Exact match on {split}{sample}: sampled {sampled}, greedy {greedy}."
     if moved:
         below = sum(m < 0 for m in moved) / len(moved)
@@ -169,8 +169,9 @@ def shown_interval(name: str, intervals: Mapping[str, Sequence[float]], form: st
     return f" ({low:{form}} to {high:{form}})"
 
 
-def _reward(curve: Curve, gain: float | None) -> str:
-    """What the reward did. `gain` is that of exact match on unseen questions, None if it is not known."""
+def _reward(curve: Curve, gain: float | None, change: Sequence[float] | None) -> str:
+    """What the reward did. `gain` is that of exact match on unseen questions, and `change` its interval; None if it is
+    not known."""
     window = min(WINDOW, len(curve.steps))
     means = curve.short.means[window - 1 :]
     first, last, peak = means[0], means[-1], means.max()
@@ -194,6 +195,8 @@ def _reward(curve: Curve, gain: float | None) -> str:
     course = f"{moved} from {first:.2f} to {last:.2f}"
     if (last - first if gain is None else gain) > 0.02:
         ended = "Learned, and stayed stable."
+    elif change is not None and change[1] < 0:  # the reward is of earlier weights
+        ended = "Ended below its initial checkpoint on unseen questions."
     elif curve.short.lost[-1] >= DROPPED_SHARE:
         ended = "Ended with a lower reward, perhaps by chance."
     else:
