@@ -5,20 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import stock_cases
-from .stock_cases import (
-    ENTROPY,
-    LENGTH,
-    MIXED,
-    Change,
-    absent,
-    always,
-    begins,
-    breaks,
-    from_row,
-    ramp,
-    spike,
-    step,
-)
+from .stock_cases import ENTROPY, LENGTH, MIXED, Change, absent, always, begins, breaks, from_row, ramp, spike, step
 
 REWARD, CORRECT, LIKELY = "reward__mean", "displacement__correct", "likelihood__correct"
 SHARE, MASS, GAP = "displacement__fraction", "sampler__mask_mass", "sampler__logprob_gap"

@@ -12,16 +12,7 @@ import pytest
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import headline
 from holdfast.diagnose.log import Log, Series
-from holdfast.diagnose.outlook import (
-    FLOOR_STEP,
-    GOOD,
-    NO_RATE,
-    SAVED,
-    SHARE,
-    TIME_SHARE,
-    in_words,
-    reaches,
-)
+from holdfast.diagnose.outlook import FLOOR_STEP, GOOD, NO_RATE, SAVED, SHARE, TIME_SHARE, in_words, reaches
 
 FELL, NO_CONTRAST = "fell for good", "no contrast since"
 

@@ -12,15 +12,7 @@ from holdfast.base.jsonl import objects
 from holdfast.base.stored import read_toml
 from holdfast.diagnose.readers.inside import unwrapped_lines
 from holdfast.diagnose.readers.objects import elements, numbered_objects, read_whole, value_of
-from holdfast.diagnose.readers.reader import (
-    STATE_FRAME,
-    LogFile,
-    Raw,
-    Reader,
-    Row,
-    dotted,
-    read_rows,
-)
+from holdfast.diagnose.readers.reader import STATE_FRAME, LogFile, Raw, Reader, Row, dotted, read_rows
 from holdfast.diagnose.readers.text import Tally, lines, whole_text
 
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
