@@ -1,4 +1,4 @@
-"""`holdfast diagnose`: what it prints, its exit codes, and that it is quick."""
+"""`holdfast diagnose`: what it prints, its exit codes, and where it reads a log from."""
 
 from __future__ import annotations
 
@@ -123,23 +123,6 @@ def test_a_report_replaces_a_report_and_nothing_else(holdfast: Holdfast, run: An
     assert page.read_text().startswith("<!doctype html>\n<!-- holdfast report -->\n<html")
 
 
-def test_it_starts_quickly_and_without_torch(run: Any) -> None:
-    """Seconds of processor time: the clock on the wall runs on while others compute."""
-    code = (
-        "import sys, time\nfrom typer.testing import CliRunner\nfrom holdfast.cli.main import app\n"
-        f"result = CliRunner().invoke(app, ['diagnose', {run('failing', failing=True)!r}])\n"
-        "assert result.exit_code == 1, result.output\n"
-        "heavy = {'torch', 'transformers', 'pandas', 'httpx', 'fastapi', 'matplotlib'} & set(sys.modules)\n"
-        "assert not heavy, heavy\nprint(time.process_time())"
-    )
-
-    def seconds() -> float:
-        return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-
-    # 0.4 on the machine of docs/reference/results.md; twice that fails nobody's CI
-    assert any(seconds() < 1.0 for _ in range(3))
-
-
 # ---- where the commands read a log from
 
 
@@ -198,13 +181,6 @@ def test_an_address_reaches_the_readers_as_it_was_typed(monkeypatch: pytest.Monk
     monkeypatch.setattr(sources, "read_logs", refuse)
     holdfast("diagnose", "wandb://team/project/run", code=2)
     assert asked == ["wandb://team/project/run"]
-
-
-def test_a_reader_of_the_output_that_leaves_early_causes_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text(ROWS)
-    command = f"{sys.executable} -m holdfast diagnose {tmp_path} -v | true"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
 
 
 def _started(arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
