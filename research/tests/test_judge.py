@@ -13,11 +13,11 @@ import pytest
 from holdfast_research import judge, signs
 from holdfast_research.series import RunSeries
 from holdfast_research.values import Runs, Status
+from research.tests.conftest import FALL, RISE
 
 MakeRun = Callable[..., RunSeries]
-RISE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.75] + [0.8] * 24
 HOLD = RISE + [0.8] * 30
-SPIRAL = [*RISE, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 25]  # drops at step 34
+SPIRAL = [*RISE, *FALL]  # drops at step 34
 LATE = [*RISE, *[0.8] * 10, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 15]  # at step 44
 SHALLOW = [*RISE, *[0.65] * 30]
 N = len(SPIRAL)

@@ -19,9 +19,9 @@ from holdfast_research.plan import Plan
 from holdfast_research.results import results_of
 from holdfast_research.series import RunSeries
 from holdfast_research.values import Arm, Claim, Experiment, Figure, Runs, Sweep
+from research.tests.conftest import FALL, RISE
 
-RISE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.75] + [0.8] * 24
-SPIRAL = [*RISE, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 25]
+SPIRAL = [*RISE, *FALL]
 GRPO = Arm("GRPO <b>", {"loss.penalty.name": "none"}, control=True)
 REMEDY = Arm("remedy", {"loss.penalty.name": "llds"}, Sweep(("loss.penalty.coef",), ((0.1,), (0.2,), (0.5,))))
 EXPERIMENT = Experiment(

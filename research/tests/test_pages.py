@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,17 +18,24 @@ import pytest
 import torch
 
 from holdfast.base.errors import DataError
+from holdfast.hosts.advice import ADVICE
 from holdfast.recipe import load
 from holdfast.recipe.loading import find_recipe
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
 from holdfast.train.start import warm_start_only
 from holdfast.train.start_cache import SHIPPED
+from holdfast_research.experiments import find
 from holdfast_research.hits import main
-from holdfast_research.pages import gallery, leak, world
+from holdfast_research.pages import claims, gallery, leak, stale, world
+from holdfast_research.pages.filling import filled
 from holdfast_research.pages.influence import Pairs, estimate, ranks
+from holdfast_research.pages.kept_runs import KEPT
+from holdfast_research.pages.stale import FRESH, LLDS, OLD, WEAK
 from holdfast_research.pages.terminal import PICTURE, drawn, printed, text_of
+from holdfast_research.paths import REPOSITORY
 from holdfast_research.starts import differences, measure
+from holdfast_research.values import Status
 from holdfast_research.wiki import prepare
 
 # ---- the table of seeds
@@ -261,3 +269,73 @@ def test_other_scores_are_told_apart() -> None:
     shipped = measure("quickstart", SHIPPED / "quickstart" / "model")
     assert differences("quickstart", shipped) == []
     assert [line.split(":")[0] for line in differences("quickstart", shipped | {"em": shipped["em"] + 0.2})] == ["em"]
+
+
+# ---- the papers' claims: the page is what the kept runs say of each
+
+
+def test_the_page_of_claims_is_what_the_kept_runs_say() -> None:
+    said = claims.PAGE.read_text(encoding="utf-8")
+    table = claims.page([*claims.answers(), *claims.answers_of_reading()])
+    assert filled(said, {"claims": table}) == said, "python -m holdfast_research.pages.claims"
+
+
+def test_every_claim_of_a_paper_is_there_once_with_its_verdict_or_without(tmp_path: Path) -> None:
+    """Of a repository that keeps one experiment."""
+    shutil.copytree(KEPT / "per-sample", tmp_path / "per-sample")
+    found = list(claims.answers(tmp_path))
+    with_verdict = {one.experiment for one in found if one.verdict}
+    assert with_verdict == {"per-sample"}
+    asked = [one.claim for one in found if one.experiment == "per-sample"]
+    assert asked == [claim for claim in find("per-sample").claims if claim.paper != "control"]
+    assert {one.verdict.word for one in found if one.verdict} <= set(Status)
+
+    rows = claims.page(found).splitlines()
+    displaced = "Late in training, more than half of the correct rollouts lose likelihood in the run's own update."
+    collapses = "Plain GRPO on a search agent rises, then falls."
+    (row,) = (row for row in rows if f"| {displaced} |" in row)
+    assert row.endswith("| [per-sample](smaller.md#per-sample) **shown** 3/3 |")
+    (row,) = (row for row in rows if f"| {collapses} |" in row)
+    assert row.endswith("| not run (`death-spiral`) |")
+
+
+# ---- the numbers of docs/reference/advice.md and of `holdfast.hosts.advice` are those of the kept runs
+
+
+def test_the_differences_are_those_of_the_runs() -> None:
+    text = stale.PAGE.read_text(encoding="utf-8")
+    assert stale.page(text) == text, "python -m holdfast_research.pages.stale"
+
+
+def test_the_readme_has_two_of_them() -> None:
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    cells = {row[0]: row[2] for line in stale.table().splitlines() if len(row := line.strip("| ").split(" | ")) == 4}
+    age, back = cells["eight batches old, against fresh"], cells["eight batches old: LLDS at 0.2, against plain GRPO"]
+    cost, low, high = (number.strip("−()") for number in age.replace("to ", "").split())
+    assert f"cost plain GRPO {cost} points sampled (t95 {high} to {low})" in readme
+    assert f"LLDS at 0.2 gives back {back}" in readme
+
+
+def test_what_the_advice_says_it_costs() -> None:
+    sampled, greedy = stale.scores("em_after"), stale.scores("greedy_after")
+
+    def ends(experiment: str, arm: str) -> list[str]:
+        return [
+            f"{mean(v for (e, a, _), v in found.items() if (e, a) == (experiment, arm)):.2f}".removeprefix("0")
+            for found in (sampled, greedy)
+        ]
+
+    fresh, old, sampler = (row.cost for row in ADVICE.values())
+    plain, weak, strong = (ends("factbook", arm) for arm in (FRESH, "LLDS action, 0.2", "LLDS action"))
+    assert f"sampled {weak[0]} for {plain[0]}, greedy {weak[1]} for {plain[1]}" in fresh
+    assert f"at 1: sampled {strong[0]}, greedy {strong[1]}" in fresh
+    none, weak, strong, best = (ends("real-age", arm) for arm in (OLD, WEAK, LLDS, FRESH))
+    assert (
+        f"none ends at {none[0]} sampled, {none[1]} greedy; 0.2 at {', '.join(weak)}; 1 at {', '.join(strong)}" in old
+    )
+    assert f"fresh without a penalty {', '.join(best)}" in old
+    one_more, none = (ends("old-policy", arm) for arm in ("fresh, LLDS action, 0.2", FRESH))
+    said = " ".join(stale.PAGE.read_text(encoding="utf-8").split())
+    assert "LLDS at 0.2 ends at {} sampled and {} greedy, for {} and {} without".format(*one_more, *none) in said
+    alone, new, none = (ends("old-policy", arm) for arm in (f"{OLD}, ratios to the sampler", FRESH, OLD))
+    assert f"{alone[0]} sampled, {alone[1]} greedy, for {', '.join(new)} fresh and {', '.join(none)} recomp" in sampler

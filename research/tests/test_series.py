@@ -13,6 +13,7 @@ from holdfast.diagnose.log import glossary_entry
 from holdfast_research.results import warning_rows
 from holdfast_research.series import RunSeries, read_run, summarise
 from holdfast_research.signs import SIGNALS, warnings_of
+from research.tests.conftest import FALL, RISE
 
 MakeRun = Callable[..., RunSeries]
 
@@ -70,8 +71,7 @@ def test_reading_and_what_cannot_be_read(tmp_path: Path, write_run: Callable[...
 # ---- signals: leads and false alarms
 
 
-RISE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.75] + [0.8] * 24
-SPIRAL = [*RISE, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 25]  # drops at step 34
+SPIRAL = [*RISE, *FALL]  # drops at step 34
 HOLD = RISE + [0.8] * 30
 DISPLACED = "displacement of correct rollouts below 0"
 
