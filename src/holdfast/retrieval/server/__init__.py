@@ -60,7 +60,7 @@ def needs_server() -> Iterator[None]:
 
         yield
     except ModuleNotFoundError as error:
-        raise MissingExtra(error.name or "fastapi", "server") from error
+        raise MissingExtra((error.name or "fastapi").partition(".")[0], "server") from error
 
 
 def only_local(listener: socket.socket, host: str, token: str | None) -> str | None:
