@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.model.checkpoint import find_damage
-from holdfast.recipe import Config, load
+from holdfast.recipe import Config, absolute, load
 from holdfast.recipe.loading import find_recipe
 from holdfast.tasks.opening import open_tasks
 from holdfast.train.prepare import prepare
@@ -84,6 +84,28 @@ def test_another_start_is_made_where_a_file_that_it_depends_on_has_changed(
         make_model(seed=seed).save_pretrained(model)
         folders += [folder(recipe({"model.chat_template": str(template)})), folder(own(model))]
     assert len(set(folders)) == len(folders)
+
+
+def test_the_cache_knows_questions_and_passages_by_what_they_hold_however_their_paths_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`warm-start` writes the recipe with whole paths into its run folder, and `train` must find what it made."""
+    monkeypatch.chdir(tmp_path)
+    Path("docs").mkdir()
+    Path("docs/a.md").write_text("Orsa is a town.")
+    Path("questions.jsonl").write_text('{"question": "What is Orsa?", "golden_answers": ["a town"]}\n')
+    settings = ["--data.train", "questions.jsonl", "--retrieval.corpus", "docs", "--model.path", "some/model"]
+
+    def folder(config: Config) -> Path:
+        return start_folder(config, open_tasks(config))
+
+    config = load(None, settings)
+    before = folder(config)
+    assert folder(absolute(config)) == before == folder(load(None, [*settings, "--run.name", "other"]))
+    Path("docs/a.md").write_text("Orsa is a large town.")
+    other_passages = folder(config)
+    Path("questions.jsonl").write_text('{"question": "What is Mora?", "golden_answers": ["a town"]}\n')
+    assert len({before, other_passages, folder(config)}) == 3
 
 
 # ---- the starts that come with holdfast belong to today's recipes

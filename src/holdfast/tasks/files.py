@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -250,6 +251,12 @@ class FileTasks(TaskSet):
     def refusals(self, config: Config) -> Iterator[str]:
         """None: its settings are the files."""
         return iter(())
+
+    def fingerprint(self) -> Mapping[str, str]:
+        """The digest of the training questions, if demonstrations are made of them."""
+        if self._config.warm_start.data is not None:
+            return {}
+        return {"questions": hashlib.sha256(Path(self._data.train).read_bytes()).hexdigest()}
 
     def _read(self, path: str | None, split: str) -> tuple[Example, ...]:
         if path is None:

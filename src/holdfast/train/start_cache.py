@@ -13,6 +13,7 @@ from holdfast.base.environment import cache_dir
 from holdfast.base.errors import DataError
 from holdfast.model.hub import stored
 from holdfast.recipe import BUNDLED, Config
+from holdfast.retrieval.corpus import files_seen
 from holdfast.retrieval.storage import MANIFEST
 from holdfast.tasks.task_set import TaskSet
 
@@ -52,12 +53,14 @@ def start_folder(config: Config, tasks: TaskSet) -> Path:
     """Where the cache keeps the policy that a recipe's warm start makes. Raises `DataError`.
 
     Its name is a hash of everything the policy depends on, wherever that lies: a run may have been moved. A file of
-    demonstrations and a chat template count with their content, an index with its manifest, a model folder with the
-    names, sizes and times of its files, and a hub id with its name.
+    demonstrations and a chat template count with their content, an index with its manifest, a corpus and a model folder
+    with the names, sizes and times of their files, and a hub id with its name.
     """
     parts: dict[str, Any] = {"version": __version__, **config.start_parts(), "tasks": tasks.fingerprint()}
     if config.retrieval.index and (manifest := Path(config.retrieval.index, MANIFEST)).is_file():
         parts["retrieval"]["index"] = _digest(str(manifest), "retrieval.index")
+    if (corpus := config.retrieval.corpus) is not None:  # `train` and `warm-start` may write its path in two ways
+        parts["retrieval"]["corpus"] = files_seen(Path(corpus), config.retrieval.fields)
     if config.warm_start.data is not None:
         parts["warm_start"]["data"] = _digest(config.warm_start.data, "warm_start.data")
     if config.model.chat_template not in ("auto", "none"):
