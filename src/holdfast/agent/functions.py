@@ -44,7 +44,7 @@ def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
         hints = get_type_hints(function)
         if hints.keys() & set(names) != set(names):
             raise
-        takes = TypeAdapter(function).json_schema()
+        takes = TypeAdapter(function).json_schema()  # type: ignore[arg-type]
     described = _described(function, names)
     for name, about in described["function"]["parameters"]["properties"].items():
         takes["properties"][name] = _without_titles(takes["properties"][name]) | {"description": about["description"]}
