@@ -23,6 +23,7 @@ from holdfast.tasks.task_set import Questions
 from holdfast.train import evaluate, run
 from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
+from holdfast.train.saving import Saver
 from holdfast.train.trainer import Trainer
 
 from .whole_runs import EVERYTHING, Killed, Recipe, assert_same_run, comparable
@@ -130,15 +131,15 @@ def test_a_final_evaluation_goes_on_where_it_was_stopped(
 def test_a_kill_between_the_best_model_and_the_checkpoint_does_no_harm(
     whole: Path, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_dir, save = tmp_path / "run", Trainer.save
+    run_dir, save = tmp_path / "run", Saver.save
 
-    def die_at_four(self: Trainer, folder: Path, **more: Any) -> None:
-        if self.completed_steps == 4:
+    def die_at_four(self: Saver) -> None:
+        if self._trainer.completed_steps == 4:
             raise Killed
-        save(self, folder, **more)
+        save(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "save", die_at_four)
+        patch.setattr(Saver, "save", die_at_four)
         with pytest.raises(Killed):
             train(recipe(EVERYTHING), run_dir)
     assert [p.name for p in list_checkpoints(run_dir)] == ["step-000002"]
