@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,18 @@ class Asked:
 
 Reply = tuple[int, Any] | tuple[int, Any, Mapping[str, str]]
 """A status, a body (bytes as they are, anything else as JSON), and headers beside or in place of the usual ones."""
+
+
+class _Server(ThreadingHTTPServer):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.failed: list[BaseException] = []
+        """What an answer raised, such as a failed assertion."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exception()
+        if error is not None and not isinstance(error, ConnectionError):  # clients need not wait
+            self.failed.append(error)
 
 
 @contextmanager
@@ -51,8 +64,7 @@ def serving(answer: Callable[[Asked], Reply]) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             """Nothing on the console."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that did not wait
+    server = _Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
@@ -61,3 +73,4 @@ def serving(answer: Callable[[Asked], Reply]) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+    assert not server.failed, server.failed

@@ -109,11 +109,13 @@ def thirds(runs: Sequence[RunSeries], metric: str) -> tuple[float, float]:
 
 
 def _accuracy(runs: Sequence[RunSeries]) -> str:
-    """A cell of README's table: sampled (greedy)."""
+    """A cell of a table: sampled (greedy)."""
     ends = [run.results["after"] for run in runs]
-    if not ends:
-        return "not run"
-    return f"{mean(e['em'] for e in ends):.2f} ({mean(e['em_greedy'] for e in ends):.2f})".replace("0.", ".")
+    return f"{mean(e['em'] for e in ends):.2f} ({mean(e['em_greedy'] for e in ends):.2f})"
+
+
+def _in_readme(runs: Sequence[RunSeries]) -> str:
+    return _accuracy(runs).replace("0.", ".") if runs else "–"
 
 
 def test_how_old_rollouts_may_be(tmp_path: Path) -> None:
@@ -131,8 +133,10 @@ def test_how_old_rollouts_may_be(tmp_path: Path) -> None:
         ("eight, LLDS at 0.2", f"{old}, LLDS action, 0.2", f"{old}, LLDS action, 0.2"),
         ("eight, LLDS at 1", f"{old}, LLDS action", None),
         ("eight, [ratios to the sampler](research/docs/old-policy.md)", None, f"{old}, ratios to the sampler"),
+        ("eight, half the learning rate", None, f"{old}, half the rate"),
+        ("eight, M2PO", None, f"{old}, M2PO"),
     ):
-        cells = [_accuracy(runs.get(arm, ())), _accuracy(one_more.get(other, ()))]
+        cells = [_in_readme(runs.get(arm, ())), _in_readme(one_more.get(other, ()))]
         assert f"| {name} | {' | '.join(cells)} |" in readme
     half = kept("real-old")
     plain = [*scores(runs[old]), *scores(half[f"{old}, half the rate"]), *scores(one_more[old])]
@@ -167,6 +171,31 @@ def test_how_old_rollouts_may_be(tmp_path: Path) -> None:
     assert (
         sorted(told) == [[]] * 7 + [["SMP001"]] * 2 and "Of the nine with a penalty it reports `SMP001` on two" in SAID
     )
+
+
+def test_which_old_policy() -> None:
+    runs, old = kept("old-policy"), "8 batches old"
+
+    def cells(*arms: str) -> str:
+        return " | ".join(_accuracy(runs[arm]) if arm else "not run" for arm in arms)
+
+    for name, arms in (
+        ("fresh | recomputed", ("GRPO", "fresh, LLDS action, 0.2", "", "")),
+        ("eight batches old | recomputed", (old, f"{old}, LLDS action, 0.2", f"{old}, half the rate", "")),
+        ("eight batches old | the sampler's", (f"{old}, ratios to the sampler", "", "", f"{old}, M2PO")),
+    ):
+        assert f"| {name} | {cells(*arms)} |" in SAID
+
+    def on_dev(arm: str, batch: int) -> str:
+        (run,) = runs[arm]
+        by_batch = [dict(zip(*run.series(f"eval/{name}"), strict=True))[batch] for name in ("em", "em_greedy")]
+        return "{:.2f} ({:.2f})".format(*by_batch)
+
+    half, m2po = f"{old}, half the rate", f"{old}, M2PO"
+    assert f"intact at batch 24, with {on_dev(half, 24)} on 100 dev questions" in SAID
+    assert f"gone at batch 36, with {on_dev(half, 36)}." in SAID
+    assert f"It has {on_dev(m2po, 36)} on dev at batch 36 and {on_dev(m2po, 48)} at batch 48" in SAID
+    assert f"ends at {runs[m2po][0].series('reward/em')[1][-1]:.2f}." in SAID
 
 
 def test_what_diagnose_says_of_the_real_model(tmp_path: Path) -> None:

@@ -51,11 +51,15 @@ def test_a_process_ends_while_a_call_hangs() -> None:
 
 # ---- work in a copy of this process
 
+copied = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no copy of a process: the work runs in this one")
 
+
+@copied
 def test_the_result_comes_back_however_long_it_is() -> None:
     assert apart(lambda: b"x" * 10**6, 5, 2**28) == b"x" * 10**6
 
 
+@copied
 def test_what_the_work_raises_is_told() -> None:
     def work() -> bytes:
         raise ValueError("no lake")
@@ -64,6 +68,7 @@ def test_what_the_work_raises_is_told() -> None:
         apart(work, 5, 2**28)
 
 
+@copied
 def test_work_without_an_end_takes_too_much_time() -> None:
     def work() -> bytes:
         while True:
@@ -75,6 +80,7 @@ def test_work_without_an_end_takes_too_much_time() -> None:
     assert cost.value.is_time and time.monotonic() - began < 60
 
 
+@copied
 @pytest.mark.parametrize("work", [lambda: bytes(2**40), os.abort])
 def test_too_much_memory_and_a_crash_are_no_matter_of_time(work) -> None:
     with pytest.raises(TooCostly) as cost:

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from holdfast.cli import main as plugins
+from holdfast.cli import main
 from holdfast.cli.main import COMMANDS, app, command_named
 
 from .conftest import printed
@@ -83,16 +83,16 @@ def test_a_group_and_a_function_are_commands() -> None:
 @pytest.mark.usefixtures("installed")
 def test_help_lists_them_in_a_panel() -> None:
     text = printed("--help")
-    panel = text[text.index(plugins.PANEL) :]
+    panel = text[text.index(main.PANEL) :]
     assert "toys A group of commands." in panel and "alone One command." in panel
 
 
 def test_the_entry_points_of_the_study_can_be_loaded() -> None:
     text = (ROOT / "research" / "pyproject.toml").read_text(encoding="utf-8")
-    commands = tomllib.loads(text)["project"]["entry-points"][plugins.GROUP]
+    commands = tomllib.loads(text)["project"]["entry-points"][main.GROUP]
     assert list(commands) == ["reproduce", "table", "baseline", "study-probe"]
     for name, value in commands.items():
-        assert isinstance(EntryPoint(name, value, plugins.GROUP).load(), typer.Typer)
+        assert isinstance(EntryPoint(name, value, main.GROUP).load(), typer.Typer)
     code = "import sys; sys.modules.update(torch=None); from holdfast_research.__main__ import program"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 

@@ -19,10 +19,9 @@ from holdfast.diagnose.readers import columns as columns_module
 from holdfast.diagnose.readers import find, read_log, read_logs, tables
 from holdfast.diagnose.readers import text as text_module
 from holdfast.diagnose.readers.event_file import checksum
-from holdfast.diagnose.readers.rollouts import files as rollout_files
-from holdfast.diagnose.readers.rollouts import forms
 
 from .conftest import LOGS
+from .written import write
 
 PLAIN = '{"step": 1, "data": {"actor/entropy": 0.5}}\n{"step": 2, "data": {"actor/entropy": 0.25}}\n'
 
@@ -30,9 +29,7 @@ NO_STEP = "the step is not a whole number from 0 on"
 
 
 def written(folder: Path, text: str | bytes, name: str = "log.jsonl") -> Path:
-    path = folder / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
+    return write(folder, text, name)
 
 
 def verl(*rows: tuple[Any, dict[str, Any]]) -> str:
@@ -426,36 +423,3 @@ def test_whatever_a_reader_raises_in_a_folder_is_left_out_and_said(
     assert sorted(log.name for log in read_logs(tmp_path)) == ["good", "other"]
     for name in ("good.csv", "other.csv"):
         assert caplog.messages.count(f"left out: {tmp_path / name} cannot be read (KeyError: 'of a bug')") == 2
-
-
-def test_what_runs_of_a_folder_share_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for k in range(9):
-        (tmp_path / f"{k}.jsonl").write_text(PLAIN)
-    looked_at: list[Path] = []
-    monkeypatch.setattr(rollout_files, "_form_in", lambda path, given: looked_at.append(path))
-    beside = rollout_files.rollouts_beside()
-    assert [beside(tmp_path, str(k)).rollouts for k in range(9)] == [()] * 9
-    assert len(looked_at) == 9
-
-
-def test_a_trace_of_many_nodes_takes_work_for_each_once() -> None:
-    looked_at = 0
-
-    class Node(dict[str, Any]):
-        def get(self, name: str, default: Any = None) -> Any:
-            nonlocal looked_at
-            looked_at += name == "parent"
-            return super().get(name, default)
-
-    class Number(int):
-        def __eq__(self, other: object) -> bool:
-            nonlocal looked_at
-            looked_at += 1
-            return int(self) == other
-
-        __hash__ = int.__hash__
-
-    nodes = [Node(parent=Number(k - 1) if k else None, message={"role": "user", "content": str(k)}) for k in range(500)]
-    (row,) = forms._traces({"nodes": nodes, "rewards": {}})
-    assert [message["content"] for message in row["messages"]] == [str(k) for k in range(500)]
-    assert looked_at < 5 * 500

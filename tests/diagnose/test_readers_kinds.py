@@ -56,7 +56,7 @@ FILES = {
     # What stands in a file of its own kind.
     "bold.md": "| Step | Reward |\n|---|---|\n" + lines("| **{i}** | {r} |"),
     "iterations.md": "# Run\n\n| Iteration | Reward |\n|---|---|\n" + lines("| {i} | {r} |") + "\nDone.\n",
-    "pandas.txt": table("    step  mean_reward   loss", "{i:<4}{i:4} {r:12}    0.5") + PROSE,
+    "pandas.txt": table("    step  mean_reward   loss", "{i}0  {i:4} {r:12}    0.5") + PROSE,
     "pandas-without-index.txt": table("step  mean_reward   loss", "{i:4} {r:12}    0.5") + PROSE,
     "lists.json": json.dumps({"name": "x", "history": {"mean_reward": REWARDS, "loss": [0.5] * 12}}, indent=1),
     "epochs.json": json.dumps([{"epoch": i, "reward": r} for i, r in NUMBERED]),
@@ -94,14 +94,21 @@ FILES = {
     "comments-before.csv": "# run 3\n# lr 1e-6\n\n" + table("step,reward", "{i},{r}"),
     "separator-before.csv": "sep=,\n" + table("step,reward", "{i},{r}"),
     "blank-before.csv": "\n" + table("step,reward", "{i},{r}"),
-    "run-a-tag-train_reward.csv": table("Wall time,Step,Value", "1.7e9,{i},{r}"),
-    "reward.csv": table("Wall time,Step,Value", "1.7e9,{i},{r}"),
+    "run-a-tag-train_reward.csv": table("Wall time,Step,Value", "170000000{i:02},{i},{r}"),
+    "reward.csv": table("Wall time,Step,Value", "170000000{i:02},{i},{r}"),
     "table.ipynb": notebook(
         {"data": {"text/html": SHOWN, "text/plain": ["<HTML>"]}}, {"text": "step 1 loss 1 reward 9"}
     ),
     "printed.ipynb": notebook({"text": ["Rewards: 44 (0.30%)\n"]}, {"text": [lines("step {i} reward {r} loss 0.5")]}),
     "result.ipynb": notebook({"data": {"text/plain": lines("{{'loss': 0.5, 'reward': {r}, 'step': {i}}},")}}),
 }
+
+
+def counted(form: str) -> str:
+    """Lines with a count of answers, `{c}`, that moves with the reward."""
+    return "".join(form.format(i=i, r=r, c=int(16 * r)) + "\n" for i, r in NUMBERED)
+
+
 PRINTED = {
     # What scripts, terminals and tables print, as a train.log.
     "a count before the row": lines("{i}/12 | loss=0.50 | reward={r}"),
@@ -129,11 +136,11 @@ PRINTED = {
     "Chinese with colons": lines("步骤 {i}/60：平均奖励 {r}，损失 0.5"),
     "Chinese with walls": lines("第 {i} 步 | 奖励: {r} | 损失: 0.5"),
     "a return": lines("iteration {i} | mean return {r} | entropy 0.5"),
-    "a count of answers in a batch": lines("Epoch 1 | Batch {i} | Reward: {r} | Acc: 50.00% (5/16)"),
-    "a count of answers in a rollout": lines("Rollout {i} | mean reward {r} | solved 5/16"),
-    "a count of answers in an episode": lines("Episode {i}: reward {r}, solved 5/16, length 120"),
-    "a count of answers in brackets": lines("Update {i}: reward {r} [5/16 correct]"),
-    "a count of answers behind a bar": lines("Epoch {i} ({i}%|█| {i}/99 [00:01<00:02]) step {i} reward {r} (5/16)"),
+    "a count of answers in a batch": counted("Epoch 1 | Batch {i} | Reward: {r} | Acc: 50.00% ({c}/16)"),
+    "a count of answers in a rollout": counted("Rollout {i} | mean reward {r} | solved {c}/16"),
+    "a count of answers in an episode": counted("Episode {i}: reward {r}, solved {c}/16, length 120"),
+    "a count of answers in brackets": counted("Update {i}: reward {r} [{c}/16 correct]"),
+    "a count of answers behind a bar": counted("Epoch {i} ({i}%|█| {i}/99 [00:01<00:02]) step {i} reward {r} ({c}/16)"),
     "a table below a heading": lines(
         "20260102-10:11:12.123 Stats INFO: Epoch 1/2 Step {i}/40 done.",
         "│ actor/task_reward/avg │ {r:.4e} │",
@@ -173,12 +180,21 @@ PRINTED = {
 }
 
 
+REWARD_AND_LOSS = {"plain words", "brackets", "walls", "a line of logging", "colours", "a bar"} | {
+    "pandas.txt",
+    "pandas-without-index.txt",
+}
+"""Dates, colours, counters and prose beside these are no series."""
+
+
 @pytest.mark.parametrize("case", [*FILES, *PRINTED])
 def test_the_reward_is_read(tmp_path: Path, case: str) -> None:
     log = read(tmp_path, FILES[case], case) if case in FILES else read(tmp_path, PRINTED[case])
     assert points(log) == NUMBERED
     loss = log.series.get("loss")
     assert loss is None or set(loss.values) == {0.5}
+    if case in REWARD_AND_LOSS:
+        assert set(log.series) - {"epoch"} == {"reward/mean", "loss"}
 
 
 @pytest.mark.parametrize("separator", [";", "\t", ","])

@@ -15,6 +15,7 @@ from holdfast.diagnose.readers import read_logs
 from holdfast.diagnose.readers.columns import Columns, series_of
 from holdfast.diagnose.readers.dicts import Dicts
 from holdfast.diagnose.readers.facts import row_in
+from holdfast.diagnose.readers.rollouts import forms
 from holdfast.diagnose.readers.text import Tally, parsed
 
 from .test_readers_stores import blocks_of, history
@@ -120,3 +121,26 @@ def test_a_run_that_starts_again_and_again() -> None:
         assert len(steps) == 2 * n
 
     check_linear(read, 4000)
+
+
+def test_a_trace_of_many_nodes_takes_work_for_each_once() -> None:
+    looked_at = 0
+
+    class Node(dict[str, Any]):
+        def get(self, name: str, default: Any = None) -> Any:
+            nonlocal looked_at
+            looked_at += name == "parent"
+            return super().get(name, default)
+
+    class Number(int):
+        def __eq__(self, other: object) -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    nodes = [Node(parent=Number(k - 1) if k else None, message={"role": "user", "content": str(k)}) for k in range(500)]
+    (row,) = forms._traces({"nodes": nodes, "rewards": {}})
+    assert [message["content"] for message in row["messages"]] == [str(k) for k in range(500)]
+    assert looked_at < 5 * 500

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from holdfast.cli.main import app
 from holdfast.diagnose.readers import read_log
 from holdfast.diagnose.readers.rollouts import SampledRollout, SampledTurn
+from holdfast.diagnose.readers.rollouts import files as rollout_files
 from holdfast.diagnose.readers.rollouts.conversation import answer_of, conversation_of
 from holdfast.diagnose.readers.rollouts.files import MAX_ROLLOUTS, Rollouts, rollouts_at
 from holdfast.diagnose.text_groups import copies, mixed_groups
@@ -276,3 +277,13 @@ def test_advantages_over_other_prompts_are_mixed_groups() -> None:
 def test_without_advantages_nothing_is_said_of_groups() -> None:
     bare = [SampledRollout(step=1, question="q", turns=(SampledTurn(text="x", observation="", query=None),))] * 9
     assert mixed_groups(bare) is None and copies(bare) is None
+
+
+def test_what_runs_of_a_folder_share_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for k in range(9):
+        (tmp_path / f"{k}.jsonl").write_text('{"step": 1, "data": {"actor/entropy": 0.5}}\n')
+    looked_at: list[Path] = []
+    monkeypatch.setattr(rollout_files, "_form_in", lambda path, given: looked_at.append(path))
+    beside = rollout_files.rollouts_beside()
+    assert [beside(tmp_path, str(k)).rollouts for k in range(9)] == [()] * 9
+    assert len(looked_at) == 9

@@ -12,7 +12,7 @@ import tomli_w
 from holdfast.base.errors import ConfigError
 from holdfast.base.section import kind_of
 from holdfast.methods.penalties import PENALTIES
-from holdfast.recipe import BUNDLED, Config, absolute, dump, load, load_run, require, setting_values
+from holdfast.recipe import BUNDLED, absolute, dump, load, load_run, require, setting_values
 from holdfast.recipe.loading import on_one_line
 from holdfast.recipe.paths import PATHS
 
@@ -27,13 +27,6 @@ def refusal(*overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
         load(overrides=overrides)
     return str(caught.value)
-
-
-def get(config: Config, dotted: str) -> Any:
-    value: Any = config
-    for part in dotted.split("."):
-        value = getattr(value, part)
-    return value
 
 
 # ---- files
@@ -163,38 +156,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             load(recipe(tmp_path, deep))
     with pytest.raises(ConfigError, match="is not valid TOML"):
         load(latin)
-
-
-# ---- overrides: every kind of value
-
-
-@pytest.mark.parametrize(
-    ("arguments", "dotted", "value"),
-    [
-        (["--train.steps", "50"], "train.steps", 50),
-        (["--train.steps", "1e3"], "train.steps", 1000),
-        (["--train.group-size", "4"], "train.group_size", 4),
-        (["--loss.entropy_coef=-1e-3"], "loss.entropy_coef", -0.001),
-        (["--loss.entropy_coef", "-.5"], "loss.entropy_coef", -0.5),
-        (["--train.lr", "1"], "train.lr", 1.0),
-        (["--track.tensorboard", "--train.steps", "3"], "track.tensorboard", True),
-        (["--track.tensorboard=no"], "track.tensorboard", False),
-        (["--world.filler_length", "2,3"], "world.filler_length", (2, 3)),
-        (["--world.scripts.stop_early", "0.5"], "world.scripts.stop_early", 0.5),
-        (["--world.scripts.stop_early", "[0.5, 1]"], "world.scripts.stop_early", (0.5, 1.0)),
-        (["--loss.dual_clip", "none"], "loss.dual_clip", None),
-        (["--run.name", "none"], "run.name", "none"),
-        (["--run.name", "12"], "run.name", "12"),
-        (["--run.dir=--odd"], "run.dir", "--odd"),
-        (["--loss.penalty.answer_weight", "0.5"], "loss.penalty.answer_weight", 0.5),
-        (["--loss.penalty.answer_weight", "adaptive-code"], "loss.penalty.answer_weight", "adaptive-code"),
-        (["--protocol.prompt", "Q: {question} [x] = 1"], "protocol.prompt", "Q: {question} [x] = 1"),
-    ],
-)
-def test_an_override_is_read_as_its_setting(arguments: list[str], dotted: str, value: Any) -> None:
-    found = get(load(overrides=arguments), dotted)
-    assert found == value
-    assert type(found) is type(value)
 
 
 # ---- what is refused, and how

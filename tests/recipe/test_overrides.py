@@ -1,17 +1,58 @@
-"""Settings that contradict each other, values that nothing can use, and settings of another penalty."""
+"""Overrides of every kind; settings that contradict each other, values that nothing can use, and settings of another
+penalty."""
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.base.errors import ConfigError
 from holdfast.methods.penalties import PENALTIES, NoPenalty
-from holdfast.recipe import dump, load, setting_values, validate
+from holdfast.recipe import Config, dump, load, setting_values, validate
 
 from .test_config import refusal
+
+# ---- overrides: every kind of value
+
+
+def get(config: Config, dotted: str) -> Any:
+    value: Any = config
+    for part in dotted.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dotted", "value"),
+    [
+        (["--train.steps", "50"], "train.steps", 50),
+        (["--train.steps", "1e3"], "train.steps", 1000),
+        (["--train.group-size", "4"], "train.group_size", 4),
+        (["--loss.entropy_coef=-1e-3"], "loss.entropy_coef", -0.001),
+        (["--loss.entropy_coef", "-.5"], "loss.entropy_coef", -0.5),
+        (["--train.lr", "1"], "train.lr", 1.0),
+        (["--track.tensorboard", "--train.steps", "3"], "track.tensorboard", True),
+        (["--track.tensorboard=no"], "track.tensorboard", False),
+        (["--world.filler_length", "2,3"], "world.filler_length", (2, 3)),
+        (["--world.scripts.stop_early", "0.5"], "world.scripts.stop_early", 0.5),
+        (["--world.scripts.stop_early", "[0.5, 1]"], "world.scripts.stop_early", (0.5, 1.0)),
+        (["--loss.dual_clip", "none"], "loss.dual_clip", None),
+        (["--run.name", "none"], "run.name", "none"),
+        (["--run.name", "12"], "run.name", "12"),
+        (["--run.dir=--odd"], "run.dir", "--odd"),
+        (["--loss.penalty.answer_weight", "0.5"], "loss.penalty.answer_weight", 0.5),
+        (["--loss.penalty.answer_weight", "adaptive-code"], "loss.penalty.answer_weight", "adaptive-code"),
+        (["--protocol.prompt", "Q: {question} [x] = 1"], "protocol.prompt", "Q: {question} [x] = 1"),
+    ],
+)
+def test_an_override_is_read_as_its_setting(arguments: list[str], dotted: str, value: Any) -> None:
+    found = get(load(overrides=arguments), dotted)
+    assert found == value
+    assert type(found) is type(value)
+
 
 # ---- settings that contradict each other: each sentence names what to change
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
@@ -276,7 +277,8 @@ def test_a_table_a_log_and_results_of_every_step(run_dir: Path, tmp_path: Path) 
     assert "holdfast report" in holdfast(*command), "nothing is asked twice"
 
 
-def test_what_has_no_checkpoints_is_refused(run_dir: Path) -> None:
+def test_what_has_no_checkpoints_is_refused(run_dir: Path, tmp_path: Path) -> None:
+    run_dir = shutil.copytree(run_dir, tmp_path / "run")
     checkpoint = str(run_dir / "checkpoints" / "step-000001")
     assert "is not a run folder" in holdfast("eval", "run", checkpoint, "--checkpoint", "all", code=2)
     for folder in (run_dir / "checkpoints").glob("step-*"):

@@ -188,7 +188,7 @@ def test_a_rollout_without_a_reward_is_not_preserved(make_trainer: Any, preserve
 
 @pytest.mark.parametrize(("reward", "penalty", "acts"), [
     (0.1, LLDS(), True),
-    (0.1, LLDS(preserve="positive"), False),
+    (0.3, LLDS(preserve="positive"), False),
     (0.3, SAPO(), False),
     (0.3, LLDS(preserve="correct"), False),
     (0.3, NLL(), False),
