@@ -108,6 +108,18 @@ def test_the_cache_knows_questions_and_passages_by_what_they_hold_however_their_
     assert len({before, other_passages, folder(config)}) == 3
 
 
+def test_a_start_that_has_learned_the_held_out_questions_is_not_taken_where_they_are_held_out(tmp_path: Path) -> None:
+    """With a dev file every training question may be demonstrated; without one, a tenth is for evaluation."""
+    train_file = tmp_path / "train.jsonl"
+    train_file.write_text('{"question": "What is Orsa?", "golden_answers": ["a town"]}\n')
+
+    def folder(*dev: str) -> Path:
+        config = load(None, ["--data.train", str(train_file), "--model.path", "some/model", *dev])
+        return start_folder(config, open_tasks(config))
+
+    assert folder() != folder("--data.dev", "dev.jsonl") == folder("--data.dev", "other.jsonl")
+
+
 # ---- the starts that come with holdfast belong to today's recipes
 
 

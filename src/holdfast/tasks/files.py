@@ -253,10 +253,12 @@ class FileTasks(TaskSet):
         return iter(())
 
     def fingerprint(self) -> Mapping[str, str]:
-        """The digest of the training questions, if demonstrations are made of them."""
+        """The digest of the training file, and whether some of its questions are held out; empty if demonstrations are
+        not made of them."""
         if self._config.warm_start.data is not None:
             return {}
-        return {"questions": hashlib.sha256(Path(self._data.train).read_bytes()).hexdigest()}
+        digest = hashlib.sha256(Path(self._data.train).read_bytes()).hexdigest()
+        return {"questions": digest, "held out": "some" if self._data.dev is None else "none"}
 
     def _read(self, path: str | None, split: str) -> tuple[Example, ...]:
         if path is None:
