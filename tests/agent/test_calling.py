@@ -126,6 +126,30 @@ def asked_once(name: str) -> str:
     return name.upper()
 
 
+class Diary:
+    @cache  # noqa: B019
+    def written(self, day: datetime.date) -> str:
+        """Look up a day.
+
+        Args:
+            day: Which.
+        """
+        return f"{day:%j}"
+
+
+written = Diary().written
+
+
+@cache
+def weekday(day: datetime.date) -> str:
+    """Say which day of the week it is.
+
+    Args:
+        day: Which.
+    """
+    return f"{day:%a}"
+
+
 (TOOL,), (SLOW,) = tools_named(f"{__name__}:tool"), tools_named(f"{__name__}:slow")
 
 
@@ -203,6 +227,15 @@ def test_what_an_annotation_refuses_is_told_by_its_part(wrong: dict[str, Any], w
 def test_methods_and_cached_functions_are_tools() -> None:
     assert begin(tool_of("opened"), '{"year": 1900}', 60).result().text == "Orsa 1901"
     assert begin(tool_of("asked_once"), '{"name": "x"}', 60).result().text == "X"
+    for name, text in (("weekday", "Thu"), ("written", "032")):
+        assert tool_of(name).parameters == {"day": {"type": "string", "format": "date", "description": "Which."}}
+        assert begin(tool_of(name), '{"day": "2024-02-01"}', 60).result().text == text
+
+
+def test_a_date_that_is_a_number_is_a_wrong_call() -> None:
+    """pydantic would read seconds since 1970."""
+    taken = Invalid("weekday takes day (an ISO date such as 2024-05-01)")
+    assert [tool_of("weekday").called({"day": day}) for day in ("0", "1706745600", 0)] == [taken] * 3
 
 
 def test_calls_that_hang_do_not_pile_up_or_hold_others_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from holdfast.agent.schema import allows, from_text, kind_of
 from holdfast.agent.trajectory import Call, Invalid
 
 PLACE = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+DATED = {"properties": {"at": {"items": {"type": "string", "format": "date-time"}}, "until": {"type": "string"}}}
 ROOT = {
     "$defs": {"Place": PLACE, "Nested": {"type": "array", "items": {"$ref": "#/$defs/Nested"}}, "Self": {"$ref": "#"}},
     "type": "object",
@@ -32,12 +33,15 @@ ROOT = {
         ({"anyOf": [{"type": "integer"}, {"type": "number"}]}, [2.5, 3], ["3"]),
         ({"allOf": [{"type": "string"}, {"enum": ["a", 1]}]}, ["a"], [1, "b"]),
         ({"type": "array", "items": {"type": "string"}}, [[], ["a"]], [[1], "a"]),
+        ({"type": "string", "format": "date"}, ["2024-05-01", "soon"], ["0", "20240501", 0]),
+        (DATED, [{"at": ["2024-05-01T10:00Z"]}, {"at": [], "until": "7"}], [{"at": ["-1.5"]}, {"at": ["1700000000"]}]),
         (PLACE, [{"name": "Orsa", "more": 1}], [{}, {"name": 1}]),
         ({**PLACE, "additionalProperties": False}, [{"name": "Orsa"}], [{"name": "Orsa", "more": 1}]),
         (ROOT, [{"at": {"name": "x"}}, {"deep": [[], [[]]]}], [{"at": {}}, {"at": "x"}, {"deep": [1]}]),
         (True, [1, None, {}], []),
         (False, [], [1, None]),
         ({"$ref": "https://elsewhere"}, [1, "x"], []),
+        ({"format": ["date"]}, ["7"], []),
     ],
 )
 def test_what_a_schema_allows(schema: Any, allowed: list[Any], refused: list[Any]) -> None:
@@ -74,6 +78,8 @@ def test_a_refusal_says_what_the_tool_takes() -> None:
     assert taken.called({}) == Call("find", "{}")
     assert taken.called({"n": "few"}) == Invalid('find takes at (object), n (integer or "all"), x (any value)')
     assert kind_of({"type": ["string", "null"]}) == "string or null"
+    day = {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]}
+    assert kind_of(day) == "an ISO date such as 2024-05-01 or null"
 
 
 def test_a_reference_to_itself_ends() -> None:

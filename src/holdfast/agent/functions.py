@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from types import FunctionType
@@ -40,12 +40,14 @@ def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
         schema: dict[str, Any] = get_json_schema(function)
         return schema
     except TypeHintParsingException:
-        names = list(inspect.signature(function).parameters)
-        hints = get_type_hints(function)
-        if hints.keys() & set(names) != set(names):
+        parameters, hints = list(inspect.signature(function).parameters.values()), _hints(function)
+        if hints.keys() != {parameter.name for parameter in parameters}:
             raise
-        takes = TypeAdapter(function).json_schema()  # type: ignore[arg-type]
-    described = _described(function, names)
+        takes = TypeAdapter(_stand_in(parameters, hints)).json_schema()  # type: ignore[arg-type]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    texts = _stand_in([inspect.Parameter(name, kind, annotation=str) for name in hints], dict.fromkeys(hints, str))
+    texts.__doc__ = inspect.getdoc(function)
+    described: dict[str, Any] = get_json_schema(texts)  # the docstring, in parts
     for name, about in described["function"]["parameters"]["properties"].items():
         takes["properties"][name] = _without_titles(takes["properties"][name]) | {"description": about["description"]}
     described["function"]["parameters"] = {
@@ -56,17 +58,20 @@ def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
     return described
 
 
-def _described(function: Callable[..., Any], names: list[str]) -> dict[str, Any]:
-    """The schema of a function whose parameters were all texts: its docstring, in parts."""
-    from transformers.utils import get_json_schema
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function's parameters."""
+    hints = get_type_hints(function, include_extras=True)
+    return {name: hints[name] for name in inspect.signature(function).parameters if name in hints}
 
-    def texts() -> None: ...
 
-    kind = inspect.Parameter.KEYWORD_ONLY
-    texts.__signature__ = inspect.Signature([inspect.Parameter(name, kind, annotation=str) for name in names])  # type: ignore[attr-defined]
-    texts.__annotations__, texts.__doc__ = dict.fromkeys(names, str), inspect.getdoc(function)
-    schema: dict[str, Any] = get_json_schema(texts)
-    return schema
+def _stand_in(parameters: Sequence[inspect.Parameter], hints: dict[str, Any]) -> Callable[..., None]:
+    """A plain function with these parameters: pydantic knows no function under `functools.cache`."""
+
+    def function() -> None: ...
+
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = hints
+    return function
 
 
 def _without_titles(schema: Any) -> Any:
@@ -79,10 +84,11 @@ def _without_titles(schema: Any) -> Any:
 
 
 def taking_json(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, for arguments as JSON has them: each becomes what its annotation says. Numbers stay as they are."""
+    """The function, for arguments as JSON has them: each becomes what its annotation says. A bare number stays as it
+    is."""
     adapters = dict[str, TypeAdapter[Any]]()
-    for name, hint in get_type_hints(function, include_extras=True).items():
-        with suppress(PydanticSchemaGenerationError, PydanticUserError):  # as of `return`, whose type may be anything
+    for name, hint in _hints(function).items():
+        with suppress(PydanticSchemaGenerationError, PydanticUserError):  # as for a tensor
             adapters[name] = TypeAdapter(hint)
 
     def converted(name: str, value: Any) -> Any:

@@ -1,12 +1,13 @@
 """JSON schemas of a tool's arguments: which values they allow, what their kinds are called, and values written as text.
 
-Types, choices and parts are checked. Bounds, patterns and the like are left to the tool, whose own error then tells the
-model more than a note would.
+Types, choices and parts are checked, and a date must not be a number, which pydantic would count from 1970. Bounds,
+patterns and the like are left to the tool, whose own error then tells the model more than a note would.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,9 @@ _IS_OF: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "null": lambda value: value is None,
 }
+_DATES = {"date": "an ISO date such as 2024-05-01", "date-time": "an ISO date and time such as 2024-05-01T10:30"}
+"""Formats of a text -> what a model may write."""
+_NUMBER = re.compile(r"[-+]?[\d.]+")
 _PYTHON = {"None": None, "True": True, "False": False}
 """Values as some chat templates write them."""
 
@@ -44,6 +48,7 @@ def allows(value: Any, schema: Any, root: Any = None) -> bool:
     of_kind = [_IS_OF[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind in _IS_OF]
     return (
         (not of_kind or any(is_of(value) for is_of in of_kind))
+        and not (str(schema.get("format")) in _DATES and isinstance(value, str) and _NUMBER.fullmatch(value))
         and ("enum" not in schema or value in schema["enum"])
         and ("const" not in schema or value == schema["const"])
         and ("$ref" not in schema or fits(_referred(schema["$ref"], root)))
@@ -86,6 +91,8 @@ def kind_of(schema: Any, root: Any = None) -> str:
         return "any value"
     if "const" in schema:
         return json.dumps(schema["const"], ensure_ascii=False)
+    if date := _DATES.get(str(schema.get("format"))):
+        return date
     if kind := schema.get("type"):
         return kind if isinstance(kind, str) else " or ".join(kind)
     if parts := schema.get("anyOf", schema.get("oneOf")):
