@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.base.errors import ConfigError
 from holdfast.diagnose.codes import CODES, chosen
-from holdfast.diagnose.diagnose import cannot_tell, causes_first, diagnose
+from holdfast.diagnose.diagnose import cannot_tell, causes_first, diagnose, hits_of
 from holdfast.diagnose.finding import headline
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules import RULES
@@ -83,6 +83,26 @@ def test_what_has_passed_hides_only_what_began_while_it_held() -> None:
     drift = Hit(10, "", {}, (), level="note", spans=((10, 20),))
     assert set(without_suppressed({"ISD001": drift, "STP001": hit(15)}, RULES)) == {"ISD001"}
     assert set(without_suppressed({"ISD001": drift, "STP001": hit(25)}, RULES)) == {"ISD001", "STP001"}
+
+
+@pytest.mark.parametrize("invalid", [0.1, 0.6])
+def test_a_reason_does_not_uncover_what_passed_findings_hid(make_log: MakeLog, invalid: float) -> None:
+    """The agent leaves a tool that fails from row 31 to 50. That most turns have no form is TOL002 too, as a reason."""
+    series = {
+        "rollout__failed_call_fraction": [0.05] * 30 + [0.9] * 20 + [0.05] * 30,
+        "rollout__searches": [2.0] * 38 + [0.02] * 42,
+        "rollout__invalid_fraction": [invalid] * 80,
+    }
+    rewards = {"learns": np.linspace(0.2, 0.6, 80), "flat": 0.3 + 0.02 * np.sin(9 * np.arange(80))}
+    only = ("reward/mean", *(name.replace("__", "/") for name in series))
+    logs = {word: make_log(only=only, reward__mean=reward, **series) for word, reward in rewards.items()}
+    found = hits_of(logs["learns"], logs["learns"])
+    assert found["TOL002"].spans == ((32, 56),) and found["TOL001"].step == 43
+    assert "TOL001" not in without_suppressed(found, RULES)
+    # The verdict of a run that does not learn names what only passed findings hid.
+    diagnosis = diagnose(logs["flat"])
+    assert diagnosis.verdict.word == "flat"
+    assert [(one.step, one.by_verdict) for one in diagnosis.findings if one.code == "TOL001"] == [(39, True)]
 
 
 def test_a_cause_that_shows_within_five_rows_comes_first(make_log: MakeLog) -> None:

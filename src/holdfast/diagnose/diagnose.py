@@ -51,7 +51,9 @@ def diagnose(log: Log) -> Diagnosis:
 
 def revealed(found: Mapping[str, Hit], hits: Mapping[str, Hit]) -> dict[str, Hit]:
     """Reasons of a run that does not learn which only what has passed hid. `hits` are those that nothing hides."""
-    lasting = without_suppressed({code: hit for code, hit in found.items() if hit.level != "note"}, RULES)
+    lasting = {code: hit for code, hit in found.items() if hit.level == "finding"}
+    lasting |= {code: replace(hit, spans=()) for code, hit in found.items() if hit.level == "reason"}
+    lasting = without_suppressed(lasting, RULES)
     return {code: replace(hit, level="reason") for code, hit in lasting.items() if code not in hits}
 
 

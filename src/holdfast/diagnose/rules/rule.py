@@ -144,8 +144,8 @@ class Hit:
     kind: Kind | None = None
     """The kind of this evidence, if it is another than the rule's."""
     spans: tuple[Span, ...] = ()
-    """(first step, step of the return) of each time it was found and held; None where it still holds. Only a check of
-    level "finding" has any."""
+    """(first step, step of the return) of each time that a check of level "finding" found it and it held; None where it
+    still holds. A reason keeps the times before, because what they hid stays hidden."""
     began: int | None = None
     """The step at which it began; None if that is `step`."""
 
@@ -331,7 +331,8 @@ class Rule:
         hit = self._find(log, "finding")
         if hit is None or hit.level == "note":  # which has passed
             reason = self._find(log, "reason")
-            hit = reason if hit is None or (reason is not None and reason.level == "reason") else hit
+            if reason is not None and (hit is None or reason.level == "reason"):
+                hit = replace(reason, spans=() if hit is None else hit.spans)
         return hit or self._find(log, "note")
 
     def _find(self, log: Log, level: HitLevel) -> Hit | None:

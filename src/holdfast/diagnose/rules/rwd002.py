@@ -51,10 +51,9 @@ def is_paid_for_silence(rows: Rows, correct: Values, reward: Values) -> Signal:
 
 
 def few_answer(rows: Rows, answered: Values) -> Signal:
-    """Half of the rollouts or more have given no answer since the log began, and not because answers went away."""
-    mean, smooth = trailing_mean(answered, FEW_ROWS), trailing_mean(answered, ROWS)
-    lost = highest(highest(smooth) - smooth) > ANSWERED_DECREASE
-    few = (highest(mean) <= 1 - MUCH_FRACTION) & ~lost
+    """Half of the rollouts or more have given no answer since the log began."""
+    mean = trailing_mean(answered, FEW_ROWS)
+    few = highest(mean) <= 1 - MUCH_FRACTION
     enough = np.arange(len(answered)) >= FEW_ROWS - 1
     return Signal(few & enough, lambda: {ANSWERED: mean}, normal=~few, began=from_start)
 
