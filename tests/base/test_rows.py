@@ -63,6 +63,8 @@ SAVED = {
     "bars": ("", "|", "\n"),
     "a line that names the mark": ("sep=;\r\n", ";", "\r\n"),
     "a line that names an odd mark": ("\ufeffsep=#\n", "#", "\n"),
+    "a line that names no mark": ("sep=\r\n", ";", "\r\n"),
+    "a quoted line that names no mark": ('"sep="\n', "\t", "\n"),
     "lines that end as on old Macs": ("", ",", "\r"),
 }
 
@@ -109,10 +111,18 @@ def test_a_spreadsheet_with_another_name_is_refused_as_one(tmp_path: Path) -> No
         read(path)
 
 
-def test_a_file_without_a_usable_row_says_what_it_needs(tmp_path: Path) -> None:
-    path = tmp_path / "questions.txt"
-    path.write_text("Who? Dorit\n")
-    with pytest.raises(DataError, match="A file of questions has one JSON object per line"):
+@pytest.mark.parametrize(
+    ("name", "text", "form"),
+    [
+        ("questions.txt", "Who? Dorit\n", "one JSON object per line"),
+        ("questions.json", '["Who?", "When?"]', "one JSON object per question, in an array"),
+        ("questions.csv", "question,answer\nWho?\n", "a header line and one question a line"),
+    ],
+)
+def test_a_file_without_a_usable_row_says_what_it_needs(tmp_path: Path, name: str, text: str, form: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(DataError, match=f"A file of questions has {form}. The first that cannot:"):
         read(path)
 
 
@@ -211,3 +221,5 @@ def test_ordinary_parquet_is_read_whole(tmp_path: Path, dictionary: bool, versio
     assert [row for _, row in parquet_rows(path)] == pa.table(columns).to_pylist()
     empty = parquet_of(tmp_path, {"question": pa.array([], pa.string())}, **how)
     assert not list(parquet_rows(empty))
+    with pytest.raises(DataError, match=r"is empty; it needs one row per question, at least one question$"):
+        read(empty)

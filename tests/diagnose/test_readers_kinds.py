@@ -93,6 +93,7 @@ FILES = {
     "object-before.csv": '#{"env_id": "a"}\n' + table("step,reward", "{i},{r}"),
     "comments-before.csv": "# run 3\n# lr 1e-6\n\n" + table("step,reward", "{i},{r}"),
     "separator-before.csv": "sep=,\n" + table("step,reward", "{i},{r}"),
+    "separator-of-none-before.csv": "sep=\n" + table("step,reward", "{i},{r}"),
     "blank-before.csv": "\n" + table("step,reward", "{i},{r}"),
     "run-a-tag-train_reward.csv": table("Wall time,Step,Value", "170000000{i:02},{i},{r}"),
     "reward.csv": table("Wall time,Step,Value", "170000000{i:02},{i},{r}"),

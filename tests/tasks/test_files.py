@@ -199,6 +199,7 @@ GOOD = {"question": "Who?", "golden_answers": ["x"]}
         ({**GOOD, "golden_answers": []}, "golden_answers", "is an empty list"),
         ({**GOOD, "golden_answers": ["", " "]}, "golden_answers", "contains only '', ' '"),
         ({**GOOD, "golden_answers": "['x' 'y']"}, "golden_answers", "looks like a list"),
+        ({**GOOD, "question": "#REF! "}, "question", "is '#REF!', an error of the spreadsheet"),
         ({**GOOD, "golden_answers": " #REF!"}, "golden_answers", "is '#REF!', an error of the spreadsheet"),
         ({"query": "Who?", "gold": "x"}, "golden_answers", "'answer'"),
         ({**GOOD, "golden_answers": ["x", 7]}, "golden_answers[1]", "must be a string, is a number"),
@@ -221,7 +222,7 @@ def test_a_wrong_row_is_named_by_its_field(row, field, reason):
 def test_a_table_without_names_of_columns_says_where_they_go(tmp_path):
     """As a colleague sends it: the first question would be read as the name of a column."""
     (tmp_path / "a.csv").write_text("Who opened it?,Oda Quist\nWhen?,1916\n")
-    with pytest.raises(DataError, match="A table's first line names its columns, such as question,answer"):
+    with pytest.raises(DataError, match="Name the columns question and answer; in a CSV file"):
         read_examples(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_text("question,result\nWho opened it?,Oda Quist\n")
     with pytest.raises(DataError, match=r"the row has 'question', 'result'$"):

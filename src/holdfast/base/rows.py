@@ -35,8 +35,8 @@ _ARRAY = re.compile(r"\s*\[")
 _WRAPPED = re.compile(r'\s*\{\s*(?:"[^"]*"\s*:\s*(?:"[^"]*"|[\d.]+)\s*,\s*)*"[dD]ata"\s*:\s*\[')
 """The beginning of an object with the array inside, as the files of TriviaQA and SQuAD have it."""
 _GAP = re.compile(r"[\s,]*")
-_SEPARATOR = re.compile(rb'"?sep=(.)"?\s*', re.IGNORECASE)
-"""The line before the header with which spreadsheets name the mark between cells."""
+_SEPARATOR = re.compile(rb'"?sep=([^"\r\n])?"?\s*', re.IGNORECASE)
+"""The line before the header with which spreadsheets name the mark between cells, or none."""
 _ZIP = b"PK\x03\x04"
 """Begins a spreadsheet, whatever its name."""
 _BEGINNING = 4096
@@ -81,8 +81,13 @@ def iter_rows(
     """
     path = Path(path)
     kind = kind_of(path)
-    form = {"table": f"a header line and one {what} a line", "lines": "one JSON object per line"}.get(kind, "rows")
-    judge = Judge(str(path), what, on_skip, form)
+    forms = {
+        "parquet": f"one row per {what}",
+        "table": f"a header line and one {what} a line",
+        "array": f"one JSON object per {what}, in an array",
+        "lines": "one JSON object per line",
+    }
+    judge = Judge(str(path), what, on_skip, forms[kind])
     errors = "replace" if replace else "strict"
     match kind:
         case "parquet":
@@ -207,7 +212,7 @@ def _cells(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, list[st
         raise _spreadsheet(path)
     if named := _SEPARATOR.fullmatch(first[1]) if is_csv else None:
         first = next(filled, (1, b""))
-    marks = named[1].decode("latin-1") if named else ",;\t|" if is_csv else "\t"
+    marks = named[1].decode("latin-1") if named and named[1] else ",;\t|" if is_csv else "\t"
     delimiter = max(marks, key=lambda mark: first[1].count(mark.encode()))
     text = _Text(chain([first], numbered), _MAX_ROW if is_csv else 0)
     csv.field_size_limit(_MAX_ROW + MAX_LINE)

@@ -176,7 +176,7 @@ def _question(row: Mapping[str, Any], extra: Mapping[str, Any]) -> str:
     places = ((own, row.get(own)), ("extra_info.question", extra.get("question")))
     for name, value in (*places, (_where("question"), arguments.get("question"))):
         if value is not None:
-            return clean_text(value, name).strip()
+            return _cell(value, name).strip()
     raise BadField("question", f"missing; the row has {fields_in(row)}")
 
 
@@ -198,7 +198,7 @@ def _golds(row: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[str, tuple
         names = ", ".join(map(repr, ANSWERS[1:]))
         why = f"missing, and so are {names}; the row has {fields_in(row)}"
         if question_name(row) is None and "prompt" not in row:
-            why += ". A table's first line names its columns, such as question,answer"
+            why += ". Name the columns question and answer; in a CSV file, its first line names them"
         raise BadField("golden_answers", why)
     (name, golds), *others = places.items()
     for other, texts in others:
@@ -320,16 +320,22 @@ def texts_of(value: Any, field: str) -> tuple[str, ...]:
     """
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = _listed(value.strip(), field)
-    if isinstance(value, str) and value.strip() in _SHEET_ERRORS:
-        raise BadField(field, f"is {value.strip()!r}, an error of the spreadsheet; mend the cell")
     if isinstance(value, str):
-        return (clean_text(value, field),)
+        return (_cell(value, field),)
     if not isinstance(value, list):
         raise BadField(field, f"must be a string or a list of strings, is {json_kind(value)}")
     texts = tuple(clean_text(text, f"{field}[{i}]", empty=True) for i, text in enumerate(value))
     if not any(text.strip() for text in texts):
         raise BadField(field, "is an empty list" if not texts else f"contains only {', '.join(map(repr, texts))}")
     return texts
+
+
+def _cell(value: Any, field: str) -> str:
+    """`clean_text`, for what may be a cell of a spreadsheet."""
+    text = clean_text(value, field)
+    if text.strip() in _SHEET_ERRORS:
+        raise BadField(field, f"is {text.strip()!r}, an error of the spreadsheet; mend the cell")
+    return text
 
 
 def _listed(text: str, field: str) -> Any:

@@ -76,7 +76,7 @@ _OF_NAMES, _OF_RUNS, _OF_VALUE = ("tag", "metric", "key", "name"), ("run", "run_
 """Columns of a table with a row for each value: of names, of runs if there are several, and of values."""
 _TIME = re.compile(r"(?:relative|wall)[ _]time\b", re.IGNORECASE)
 """An axis of a chart that counts no steps."""
-_COMMENT = re.compile(r"\ufeff?(?:#|sep=.$|\s*$)", re.IGNORECASE)
+_COMMENT = re.compile(r"\ufeff?(?:#|sep=.?$|\s*$)", re.IGNORECASE)
 """A line before the header that is none, such as `#{"env_id": …}` or Excel's `sep=;`."""
 _COMMENTS = 20
 """Such lines that may stand at the beginning of a file."""
