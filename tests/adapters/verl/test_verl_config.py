@@ -218,6 +218,22 @@ def test_a_slip_in_a_key_is_refused_with_the_real_one(sign: str, slip: str, mean
 def test_what_a_script_adds_or_deletes_is_taken() -> None:
     own = ["+trainer.my_note=a", "+data.apply_chat_template_kwargs.enable_thinking=false", "~trainer.val_only"]
     assert compose([*EXAMPLE, *own]).trainer.my_note == "a"
+    assert problems("trainer.v1.trainer_mode=my_own") == []  # a module of the user may register it
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "actor_rollout_ref.actor.ppo_infer_max_token_len_per_gpu",
+        "actor_rollout_ref.ref.ppo_micro_batch_size_per_gpu",
+        "critic.ppo_infer_micro_batch_size_per_gpu",
+    ],
+)
+def test_a_setting_of_verls_class_that_its_file_leaves_out_is_taken(setting: str) -> None:
+    assert OmegaConf.select(compose([*EXAMPLE, f"+{setting}=7"]), setting) == 7
+    slip = setting.replace("_size", "_sise").replace("_len", "_lem")
+    with pytest.raises(ConfigError, match=rf"did you mean {setting}\?"):
+        compose([*EXAMPLE, f"+{slip}=7"])
 
 
 def test_bounds_that_hydra_reads_as_one_number_are_refused() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from hydra import compose as compose_config
 from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from hydra.utils import get_class
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from verl.trainer.ppo import core_algos
@@ -96,11 +98,14 @@ def compose(overrides: Sequence[str], name: str = "ppo_trainer") -> Any:
 
 
 _NEAR = 0.85
-"""How alike a key and a real one are, if it is a slip. Scripts add keys of their own, which are no slips."""
+"""How alike a slip and the real key are: with one wrong letter of seven they are 0.86. Below that come the keys that
+scripts add for themselves."""
 
 
 def _meant(key: str, defaults: Any) -> str | None:
-    """The key of verl's that one which it does not have was probably meant to be; None if it has it, or none is near.
+    """The key that a misspelled one was probably meant to be; None if verl knows the key, or none like it.
+
+    Its YAML files leave out some settings of its classes, which scripts add with `+`.
 
     >>> _meant("actor.ppo_epoch", OmegaConf.create({"actor": {"ppo_epochs": 1, "clip_ratio": 0.2}}))
     'actor.ppo_epochs'
@@ -109,19 +114,21 @@ def _meant(key: str, defaults: Any) -> str | None:
     for i, part in enumerate(parts):
         if not OmegaConf.is_dict(at):
             return None
-        names = [str(name) for name in at]  # with those without a value, which are not `in` it
+        written = [str(name) for name in at]  # with those without a value, which are not `in` it
+        names = written + ([field.name for field in fields(get_class(at._target_))] if "_target_" in written else [])
         if part not in names:
             near = get_close_matches(part, names, 1, _NEAR)
             return ".".join([*parts[:i], *near, *parts[i + 1 :]]) if near else None
-        at = at._get_node(part)
+        at = at._get_node(part) if part in written else None
     return None
 
 
 def _unknown_values(config: Any) -> Iterator[str]:
-    """A sentence for each name that verl will look up when the run has started, and not find."""
+    """A sentence for each name that verl will look up when the run has started, and not find. A name that is like none
+    of verl's may be one that a module of the user registers."""
     modes = [name for name in config.trainer.get("v1") or {} if str(name).endswith("sync")]
     mode = OmegaConf.select(config, "trainer.v1.trainer_mode")
-    if modes and config.trainer.get("use_v1", True) and mode not in modes:
+    if config.trainer.get("use_v1", True) and mode not in modes and get_close_matches(str(mode), modes):
         yield f"trainer.v1.trainer_mode = {mode!r}: verl has no such trainer; {_choose(mode, modes)}"
     estimator = config.algorithm.adv_estimator
     if estimator not in (known := sorted(core_algos.ADV_ESTIMATOR_REGISTRY)) and get_close_matches(estimator, known):
