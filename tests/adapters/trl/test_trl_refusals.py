@@ -19,7 +19,7 @@ import trl
 from torch import Tensor
 from transformers import Trainer
 
-from holdfast.adapters.trl import LLDS, NLL, SAPO, mask, notices, trainer, unsloth, with_penalties
+from holdfast.adapters.trl import LLDS, NLL, SAPO, mask, notices, penalty_mixin, trainer, unsloth, with_penalties
 from holdfast.adapters.trl.notices import RewardWatch
 from holdfast.adapters.trl.penalty_mixin import PenaltyMixin
 from holdfast.adapters.trl_environment import search_environment
@@ -31,7 +31,7 @@ from holdfast.methods.penalties import Penalty
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
 
-from .conftest import CHECKPOINTING
+from .conftest import CHECKPOINTING, every_other
 
 
 def test_the_penalty_is_at_work_only_from_the_second_step_on(make_trainer: Any) -> None:
@@ -89,10 +89,12 @@ def test_the_default_schedule_makes_a_penalty_inert(tmp_path: Path, penalty: Any
         with_penalties(trl.GRPOTrainer, penalty)(model="no/such-model", reward_funcs=[], args=args)
 
 
-def test_an_answer_weight_without_answers_is_refused_before_a_model_is_loaded(make_trainer: Any) -> None:
-    """TRL's own loop does not say which tokens are the answer."""
+def test_an_answer_weight_without_answers_is_refused_at_the_first_rollout_batch(make_trainer: Any) -> None:
+    """TRL's own loop does not say which tokens are the answer. A subclass may."""
+    trainer = make_trainer(with_penalties(GRPO, LLDS(answer_weight=0.5)), rollout_func=None, reward_funcs=every_other)
     with pytest.raises(ConfigError, match=r"LLDS\(.*answer_weight=0.5.* rollouts have no `answer_mask`. Use SearchR"):
-        make_trainer(with_penalties(GRPO, LLDS(answer_weight=0.5)), rollout_func=None)
+        trainer.train()
+    assert trainer.state.global_step == 0
 
 
 def test_an_unknown_loss_type(make_trainer: Any) -> None:
@@ -230,6 +232,19 @@ def test_dropout_is_told(
     told = [text for record in caplog.records if "dropout" in (text := record.getMessage())]
     assert len(told) == bool(places)
     assert all(f"({places} places in all)" in text and remedy in text for text in told)
+
+
+@pytest.mark.parametrize("vllm", [False, True])
+def test_dropout_is_told_only_if_old_log_probs_have_a_pass_of_their_own(
+    make_trainer: Any, tiny_model: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, vllm: bool
+) -> None:
+    """With one optimizer step per rollout batch TRL makes that pass only to weight vLLM's rollouts."""
+    monkeypatch.setattr(penalty_mixin, "weights_vllm", lambda args: vllm)
+    once = {"steps_per_generation": 2, "max_steps": 1}
+    trainer = make_trainer(with_penalties(GRPO, NLL()), model=with_dropout(tiny_model), **once)
+    assert len([record for record in caplog.records if "dropout" in record.getMessage()]) == vllm
+    trainer.train()
+    assert trainer.state.log_history[0]["holdfast/ratio/mean"] == 1.0
 
 
 def test_dropout_makes_a_penalty_act_before_an_update(make_trainer: Any, tiny_model: Any) -> None:

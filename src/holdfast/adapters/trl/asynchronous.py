@@ -40,8 +40,9 @@ from holdfast.hosts.trl import ASYNC_LOGGED
 from holdfast.methods.penalties import LLDS
 
 _MAX_RATIO = "ratio/max"
-_ROUNDING = 1e-6
-"""A smaller advantage is that of equal rewards: TRL divides the rounding of their mean, in float64, by 1e-8."""
+_ROUNDING = 1e-4
+"""A smaller advantage is that of equal rewards. TRL divides the rounding of their mean, in float64, by 1e-8, which for
+rewards of 100 gives 1.4e-6. Where rewards differ, only one beside their mean has as small an advantage."""
 NAME, OLDEST = "AsyncGRPOTrainer", (1, 16)
 BATCH = ("advantages", "attention_mask", "old_log_probs", "position_ids", "segment_id", "token_index")
 """What is read of a batch."""

@@ -158,11 +158,14 @@ def warning(args: Any, remedy: str) -> str | None:
     )
 
 
+def weights_vllm(args: Any) -> bool:
+    """Whether TRL weights its loss by the ratio of its own log-probs to vLLM's."""
+    return bool(args.use_vllm and args.vllm_importance_sampling_correction)
+
+
 def corrects_itself(args: Any) -> bool:
-    """Whether TRL's importance weights are unbiased under top-k, top-p and min-p: with vLLM since 1.17, by its release
-    notes."""
-    weighted = args.use_vllm and args.vllm_importance_sampling_correction
-    return bool(weighted and between(version("trl"), CORRECTS))
+    """Whether these weights are unbiased under top-k, top-p and min-p: since TRL 1.17, by its release notes."""
+    return weights_vllm(args) and between(version("trl"), CORRECTS)
 
 
 class MaskMixin(Trainer):

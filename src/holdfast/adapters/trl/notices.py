@@ -50,7 +50,7 @@ def dropout_noise(model: torch.nn.Module, penalty: Penalty | None) -> str | None
     acts = "" if penalty is None or penalty.acts_without_drift else f", and {type(penalty).__name__} acts on that noise"
     return (
         f"the model has dropout, {getattr(module, key):g} in {name} ({len(found)} places in all). TRL trains with it, "
-        f"so old and new log-probs differ before any update{acts}. Set {' and '.join(ways)}"
+        f"so old and new log-probs differ before any update{acts}. Set {' and '.join(ways)}."
     )
 
 

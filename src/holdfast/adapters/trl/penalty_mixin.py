@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.adapters.trl.mask import Trainer, corrects_itself, loss_mask, warning
+from holdfast.adapters.trl.mask import Trainer, corrects_itself, loss_mask, warning, weights_vllm
 from holdfast.adapters.trl.notices import RewardWatch, dropout_noise, replaced_loss, say, warn
 from holdfast.adapters.trl.observe import Observer, action_ids_of, rewarded, signed_advantages
 from holdfast.adapters.trl.schedule import Schedule, checked_schedule
@@ -52,13 +52,13 @@ class PenaltyMixin(Trainer):
         penalty = self.holdfast_settings.penalty
         if kwargs.get("args") is not None:
             check_config(kwargs["args"], kwargs.get("train_dataset"), penalty)  # before a model is loaded
-        if penalty is not None and penalty.uses_answer_mask and kwargs.get("rollout_func") is None:
-            raise no_answers(penalty)
         super().__init__(*args, **kwargs)
         schedule = check_config(self.args, self.train_dataset, penalty)
         if self.accelerator.is_main_process:
             say(schedule.sentences(penalty))
-            if noise := dropout_noise(self.model, penalty):
+            # TRL takes old log-probs in a pass of their own, with other dropout, only if it needs them.
+            recomputes_old = schedule.period > 1 or weights_vllm(self.args)
+            if recomputes_old and (noise := dropout_noise(self.model, penalty)):
                 warn(noise)
         if leak := self._truncation():
             warn(leak)
