@@ -1,14 +1,14 @@
-"""What other trainers call our settings and series: one file per host, one fact once. No torch."""
+"""What other trainers call our settings and series: a value per host, one fact once. No torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from holdfast.hosts.host import Host
-from holdfast.hosts.more import AREAL, OPEN_INSTRUCT, RLLM, ROLL
-from holdfast.hosts.others import ART, NEMO_RL, OPENRLHF, SKYRL, SLIME, TINKER
+from holdfast.hosts.others import AREAL, ART, NEMO_RL, OPEN_INSTRUCT, OPENRLHF, ROLL, SKYRL, SLIME
 from holdfast.hosts.ours import OURS
 from holdfast.hosts.prime_rl import PRIME_RL
+from holdfast.hosts.tinker import RLLM, TINKER
 from holdfast.hosts.trl import TRL, TRL_ASYNC
 from holdfast.hosts.verl import VERL, VERL_ASYNC
 
@@ -18,8 +18,22 @@ UNKNOWN = Host(id="unknown", title="the host")
 HOSTS: Mapping[str, Host] = {
     host.id: host
     for host in (
-        *(OURS, TRL, TRL_ASYNC, VERL, VERL_ASYNC, PRIME_RL, TINKER, SLIME, SKYRL, OPENRLHF, NEMO_RL, ART),
-        *(ROLL, AREAL, OPEN_INSTRUCT, RLLM),
+        OURS,
+        TRL,
+        TRL_ASYNC,
+        VERL,
+        VERL_ASYNC,
+        PRIME_RL,
+        TINKER,
+        SLIME,
+        SKYRL,
+        OPENRLHF,
+        NEMO_RL,
+        ART,
+        ROLL,
+        AREAL,
+        OPEN_INSTRUCT,
+        RLLM,
         UNKNOWN,
     )
 }
