@@ -104,10 +104,11 @@ def test_a_step_with_old_rollouts_measures_the_drift_and_takes_it_out(recipe: Ca
 
 
 @pytest.mark.usefixtures("told_what_to_say")
-def test_the_weights_of_earlier_batches_are_gone_before_the_final_evaluation(recipe: Callable[..., Config]) -> None:
-    trainer = a_trainer(recipe({"train.staleness": 1}))
+def test_all_other_weights_are_gone_before_the_final_evaluation(recipe: Callable[..., Config]) -> None:
+    trainer = a_trainer(recipe({"train.staleness": 1, "loss.kl_coef": 0.1}))
+    trainer.learner.renew_anchor()
     trainer.step()
-    weights = weakref.ref(trainer._sampler)
-    assert weights() is not None
+    held = [weakref.ref(weights) for weights in (trainer._sampler, trainer.learner.reference, trainer.learner.anchor)]
+    assert None not in [weights() for weights in held]
     trainer.free_training_state()
-    assert weights() is None
+    assert [weights() for weights in held] == [None] * 3

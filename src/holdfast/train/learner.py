@@ -312,8 +312,9 @@ class Learner:
     def learning_rate(self, lr: float) -> None:
         set_learning_rate(self.optimizer, lr)
 
-    def free_optimizer_state(self) -> None:
-        """Free the memory of gradients and moments, after the last step."""
+    def free_training_state(self) -> None:
+        """Free the memory of reference, anchor, gradients and moments, after the last step."""
+        self.reference = self.anchor = None
         self.optimizer.zero_grad(set_to_none=True)
         self.optimizer.state.clear()
         give_back_memory()

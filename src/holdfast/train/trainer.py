@@ -189,10 +189,10 @@ class Trainer:
         )
 
     def free_training_state(self) -> None:
-        """Free what nothing but a step reads, after the last one: the critic, weights of earlier batches, gradients and
-        moments."""
+        """Free what nothing but a step reads, after the last one: the critic, weights of earlier batches, and what the
+        learner holds beside the policy."""
         self.critic = self._sampler = None
-        self.learner.free_optimizer_state()
+        self.learner.free_training_state()
 
     # ---- checkpoints
 
