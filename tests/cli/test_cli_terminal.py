@@ -25,7 +25,7 @@ from holdfast.base.errors import GuardStop, ModelError
 from holdfast.base.run_folder import headed
 from holdfast.cli.console import LiveTable
 from holdfast.cli.main import app
-from holdfast.cli.terminal import SafeConsole, survive_any_output
+from holdfast.cli.terminal import SafeConsole, survive_any_output, waiting
 from holdfast.recipe import Config, dump, load, validate
 from holdfast.train.listener import Listener
 
@@ -184,6 +184,12 @@ def test_a_terminal_gets_its_own_colours_and_nobody_elses() -> None:
     assert "\x1b[31m" in written and "\x1b[1m" in written and "a       b\n" in ours
     assert "[red]" in ours
     assert OBEYED.search(ours) is None
+
+
+def test_brackets_in_a_path_are_shown_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.terminal.is_live", lambda console: True)
+    with waiting("Reading docs[a]/[/b]") as status:
+        assert str(status.renderable.text) == "Reading docs[a]/[/b]"  # type: ignore[attr-defined]
 
 
 # ---- outputs that are closed

@@ -78,7 +78,7 @@ def echo(text: str) -> None:
 
 def waiting(sentence: str) -> AbstractContextManager[object]:
     """Shows on a terminal what is being done, until it is done. Nothing else may be printed meanwhile."""
-    return err().status(sentence) if is_live(out()) else nullcontext()
+    return err().status(Text(sentence)) if is_live(out()) else nullcontext()
 
 
 def is_live(console: Console) -> bool:
