@@ -125,7 +125,7 @@ def _write(
         counts = ", ".join(f"{count:,} with {k}" for k, count in fit.found.items())
         console.print(
             f"A search for the question shows the answer to so many of {fit.asked:,} training questions: {counts} "
-            f"passages. So protocol.topk = {limits['topk']}.",
+            f"passages. The recipe has protocol.topk = {limits['topk']}.",
             soft_wrap=True,
         )
     console.print(
