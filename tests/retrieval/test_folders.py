@@ -133,6 +133,15 @@ def test_a_copy_is_left_out_and_named(docs: Path) -> None:
     assert len(documents) == 9 and skipped == {"Größe (1).md": "is a copy of '3.md'"}
 
 
+def test_a_file_without_a_paragraph_is_no_copy_of_another(docs: Path) -> None:
+    for name in ("a", "b"):
+        (docs / f"{name}.md").write_text("")
+        (docs / f"{name}.html").write_text("<nav>Menu</nav>")
+    documents, skipped = read(docs)
+    names = ("a.html", "a.md", "b.html", "b.md")
+    assert len(documents) == 9 and skipped == dict.fromkeys(names, "has no paragraph")
+
+
 @pytest.mark.parametrize(
     "charset", ["undefined", "punycode", "utf-7", "unicode_escape", "idna", "rot13", "zip", "x-none", "-"]
 )

@@ -40,11 +40,18 @@ class Block:
 
     text: str
     level: int = 0
-    """Of a heading, from 1; 0 for a paragraph; else `_NAME` or `_LOST`."""
+    """Of a heading, from 1; 0 for a paragraph; `_NAME` for the document's own name."""
 
 
-_NAME, _LOST = -1, -2
-"""Levels of a document's own name, and of a page that cannot be read, whose text is `N: why`."""
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A page that cannot be read."""
+
+    page: int
+    why: str
+
+
+_NAME = -1
 Blocks = Iterator[Block]
 
 
@@ -52,7 +59,7 @@ class _Unreadable(Exception):
     """Why a file is not read."""
 
 
-Reader = Callable[[bytes, str], Blocks]
+Reader = Callable[[bytes, str], Iterator[Block | Lost]]
 
 
 def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace: bool = False) -> Iterator[Document]:
@@ -84,7 +91,7 @@ def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace
             f"does, or a file of passages, such as JSON lines{ways}"
         )
     judge = Judge(str(folder), "file", on_skip, "files of text")
-    seen: dict[bytes, str] = {}
+    seen: dict[bytes, str] = {}  # of files with passages: what a copy of another lacks, it says itself
     for path in files:
         name, part, reader = path.relative_to(folder).as_posix(), 0, READERS.get(path.suffix.lower())
         if reader is None:
@@ -94,21 +101,23 @@ def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace
             if name != whole_characters(name):
                 raise _Unreadable("has a name that is not UTF-8; rename it")
             data = _bytes(path)
-            if (first := seen.setdefault(sha256(data).digest(), name)) != name:
-                on_skip(skipped(path, f"is a copy of {first!r}"))
+            if (digest := sha256(data).digest()) in seen:
+                on_skip(skipped(path, f"is a copy of {seen[digest]!r}"))
                 continue
             blocks = _blocks(data, reader, replace)
         except _Unreadable as error:
             judge.report(skipped(path, str(error)))
             continue
-        for lost in (block.text for block in blocks if block.level == _LOST):
-            number, _, why = lost.partition(": ")
-            on_skip(Skipped(path=f"{path}, page {number}", line=None, field="page", reason=why))
-        read = (block for block in blocks if block.level != _LOST)
+        for lost in blocks:
+            if isinstance(lost, Lost):
+                on_skip(Skipped(path=f"{path}, page {lost.page}", line=None, field="page", reason=lost.why))
+        read = (block for block in blocks if isinstance(block, Block))
         for part, (title, passage) in enumerate(cut(read, path.stem), start=1):
             yield Document(f"{name}#{part}", f"{title}\n{passage}")
-        judge.good += part > 0
-        if not part:
+        if part:
+            judge.good += 1
+            seen[digest] = name
+        else:
             on_skip(skipped(path, "has no paragraph"))
     judge.verdict()
 
@@ -129,7 +138,7 @@ def _bytes(path: Path) -> bytes:
         raise _Unreadable(f"cannot be read: {error.strerror}") from None
 
 
-def _blocks(data: bytes, reader: Reader, replace: bool) -> list[Block]:
+def _blocks(data: bytes, reader: Reader, replace: bool) -> list[Block | Lost]:
     """The blocks of a file. Raises `_Unreadable` for whatever the reader raises."""
     try:
         return list(reader(data, "replace" if replace else "strict"))
@@ -399,7 +408,7 @@ def _html(data: bytes, errors: str) -> Blocks:
     return page(_decoded(data, errors, "utf-8-sig" if encoding == "utf-8" else encoding))
 
 
-def _pdf(data: bytes, errors: str) -> Blocks:
+def _pdf(data: bytes, errors: str) -> Iterator[Block | Lost]:
     """The document's own title, and a heading for each page."""
     try:
         pdf = read_pdf(data)
@@ -410,7 +419,7 @@ def _pdf(data: bytes, errors: str) -> Blocks:
     if pdf.title:
         yield Block(pdf.title, _NAME)
     for number in pdf.pictures:
-        yield Block(f"{number}: shows something, but has no text: {OCR}", _LOST)
+        yield Lost(number, f"shows something, but has no text: {OCR}")
     for number, paragraphs in enumerate(pdf.pages, start=1):
         yield Block(f"page {number}", 3)
         for text, is_heading in paragraphs:
