@@ -33,7 +33,7 @@ TRACEBACK = "Traceback (most recent call last)"
 SHORTEST_LIMIT = 40.0
 """Seconds that a command always gets. One that takes longer than this and four whole runs hangs."""
 LOADED = [
-    *("holdfast.cli.main", "holdfast.cli.train", "holdfast.cli.transcript", "holdfast.train.run"),
+    *("holdfast.cli.main", "holdfast.cli.train", "holdfast.cli.closing", "holdfast.train.run"),
     *("torch._dynamo", "torch.distributed.tensor", "transformers.models.qwen2.modeling_qwen2"),
 ]
 """What the process has loaded from which those of commands are forked."""

@@ -226,7 +226,7 @@ def _stop_again(ignored: sys.UnraisableHookArgs) -> None:
 
 
 def _close(summary: Any, config: Config) -> None:
-    from holdfast.cli.transcript import close  # --help does without numpy
+    from holdfast.cli.closing import close  # --help does without numpy
 
     close(summary, config, out())
 

@@ -170,8 +170,8 @@ def shown_interval(name: str, intervals: Mapping[str, Sequence[float]], form: st
 
 
 def _reward(curve: Curve, gain: float | None, change: Sequence[float] | None) -> str:
-    """What the reward did. `gain` is that of exact match on unseen questions, and `change` its interval; None if it is
-    not known."""
+    """What the reward did. `gain` is how much exact match on unseen questions has risen, and `change` the interval of
+    that; each is None if it is not known."""
     window = min(WINDOW, len(curve.steps))
     means = curve.short.means[window - 1 :]
     first, last, peak = means[0], means[-1], means.max()
@@ -195,7 +195,7 @@ def _reward(curve: Curve, gain: float | None, change: Sequence[float] | None) ->
     course = f"{moved} from {first:.2f} to {last:.2f}"
     if (last - first if gain is None else gain) > 0.02:
         ended = "Learned, and stayed stable."
-    elif change is not None and change[1] < 0:  # the reward is of earlier weights
+    elif change is not None and change[1] < 0:  # rewards are of training questions
         ended = "Ended below its initial checkpoint on unseen questions."
     elif curve.short.lost[-1] >= DROPPED_SHARE:
         ended = "Ended with a lower reward, perhaps by chance."
