@@ -248,8 +248,7 @@ class Reader(Generic[AnyStr]):
     """For the folder of one run: what to read, a file or the folder itself. None for any other folder."""
 
 
-# ---- rows as runs: those of one run, of several by a label, or of single completions
-
+# ---- from rows to runs: one run, several that a label tells apart, or single completions
 
 Numbered = Iterable[tuple[int, Row]]
 """Rows with their places in the file."""

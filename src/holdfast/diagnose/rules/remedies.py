@@ -150,7 +150,7 @@ CHECK_REWARD: Remedy = advise(
     "[better policy], use easier questions, or a [denser reward]."
 )
 
-FORM: Remedy = advise(
+USABLE_FORM: Remedy = advise(
     "Read some [rollouts]. If the [limits of tokens and turns] cut them off, raise these. Otherwise the policy does "
     "not write the form that the parser reads: show it in the prompt, start from a [better policy], such as one "
     "trained on demonstrations, or give a small reward for the form."

@@ -16,7 +16,7 @@ from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.log.trailing import Values, highest, margin, trailing_mean
 from holdfast.diagnose.rules._parts import ANSWERED, EM, REWARD
 from holdfast.diagnose.rules._parts.reward import MUCH_FRACTION, functions_of, may_lose
-from holdfast.diagnose.rules.remedies import FORM, advise
+from holdfast.diagnose.rules.remedies import USABLE_FORM, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 
@@ -59,6 +59,7 @@ def few_answer(rows: Rows, answered: Values) -> Signal:
 
 
 FEW_ROWS = 10
+"""Rows of the mean, and before the first finding: a policy that soon learns the form gives more answers by then."""
 CORRECT_LOST_SHARE = 0.4
 """Share of their peak that correct answers have lost."""
 CORRECT_ERRORS = 3.0
@@ -95,7 +96,7 @@ RULE = Rule(
             message="Only {rollout/answered_fraction:.0%} of the rollouts give an answer, and about as few have since "
             "the log began. The others cannot be correct, whatever they found.",
             min_rows=FEW_ROWS,
-            remedy=FORM,
+            remedy=USABLE_FORM,
             level="reason",
         ),
     ),

@@ -7,7 +7,7 @@ not to call the tool.
 
 Limitations: TRL counts malformed calls as failures too, so the share does not tell the two apart. While a model learns
 to write calls, the share is high but falls; this is reported only if 90 % fail in ten rows. Half of the turns without
-a call or an answer are a reason only where the reward does not rise. Other trainers do not log
+a usable action are a reason only where the reward does not rise. Other trainers do not log
 the share. For them the rule uses the rollout length, which must include tool results, as in verl. If the tool stops
 answering, the length drops at once while the number of turns stays the same.
 """
@@ -32,7 +32,7 @@ from holdfast.diagnose.log.trailing import (
 from holdfast.diagnose.rules._parts import CALLS, LENGTH, REWARD, TURNS
 from holdfast.diagnose.rules._parts.reward import MUCH_FRACTION
 from holdfast.diagnose.rules._parts.tools import ONE_TURN, USED_TURNS
-from holdfast.diagnose.rules.remedies import FORM, advise
+from holdfast.diagnose.rules.remedies import USABLE_FORM, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 FAILED, INVALID = "rollout/failed_call_fraction", "rollout/invalid_fraction"
@@ -121,7 +121,7 @@ calls at first writes some that work by then."""
 
 
 def is_often_invalid(rows: Rows, share: Values) -> Signal:
-    """Half of the turns or more have been neither a call nor an answer since the log began."""
+    """Half of the turns or more have had no usable action since the log began."""
     mean = trailing_mean(share, INVALID_ROWS)
     often = lowest(mean) >= MUCH_FRACTION
     enough = np.arange(len(share)) >= INVALID_ROWS - 1
@@ -129,6 +129,8 @@ def is_often_invalid(rows: Rows, share: Values) -> Signal:
 
 
 INVALID_ROWS = 10
+"""Rows of the mean, and before the first finding: a policy that soon learns the form writes more usable turns
+by then."""
 
 
 def was_called(rows: Rows) -> Truths:
@@ -168,10 +170,10 @@ RULE = Rule(
         Check(
             series=(INVALID,),
             signal=is_often_invalid,
-            message="{rollout/invalid_fraction:.0%} of the turns are neither a call nor an answer, and about as many "
-            "have been since the log began.",
+            message="{rollout/invalid_fraction:.0%} of the turns have no call, answer or other action that the "
+            "environment can use, and about as many have had none since the log began.",
             min_rows=INVALID_ROWS,
-            remedy=FORM,
+            remedy=USABLE_FORM,
             level="reason",
         ),
     ),
