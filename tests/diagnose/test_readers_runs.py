@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.base.errors import DataError
-from holdfast.diagnose.readers import read_log, read_logs
+from holdfast.diagnose.readers import read_log, read_logs, runs, text
 from holdfast.diagnose.readers.axes import axis_in, counter_in, phase_in
+from holdfast.diagnose.readers.text import Tally
 
 from .written import NUMBERED, REWARDS, jsonl, lines, points, read, write
 
@@ -49,7 +51,24 @@ def test_runs_below_titles_are_runs_of_their_own(tmp_path: Path, title: str) -> 
     assert (points(down), points(up)) == (LOST, NUMBERED)
 
 
-@pytest.mark.parametrize("title", ["=== epoch {i} ===", "=== training ===", "=== evaluation {i} ==="])
+def test_a_run_below_a_title_is_read_to_its_end_and_not_to_that_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = "".join(f"=== seed {seed} ===\n" + lines(f"step {{i}} reward {seed}{{r}}") for seed in range(9))
+    read: list[int] = []
+
+    def counted(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
+        read.append(0)
+        for number, line in text.lines(path, tally):
+            read[-1] = number
+            yield number, line
+
+    monkeypatch.setattr(runs, "lines", counted)
+    assert len(read_logs(write(tmp_path, log))) == 9
+    assert sum(read) < 0.75 * len(read) * len(log.splitlines())  # on average half of the file stands before its end
+
+
+@pytest.mark.parametrize("title", [f"=== {of} ===" for of in ("epoch {i}", "level {i}", "training", "evaluation {i}")])
 def test_titles_of_epochs_and_the_same_title_again_begin_no_run(tmp_path: Path, title: str) -> None:
     lost = lines("step {i} reward -{r} loss 0.5")
     text = f"{title.format(i=1)}\n{lost}{title.format(i=2)}\n{lines('step {i} reward {r} loss 0.5')}"

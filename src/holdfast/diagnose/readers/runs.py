@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,9 @@ _RARE = 0.02
 _MIN_STEPS = 2
 """Steps that two runs must share, with other rewards at most of them."""
 _TITLE = re.compile(r"\s*([=#*_~-])\1+ *(\S[^=#*~]{0,80}(?:=[^=#*~]{1,40})??) *\1{2,}\s*")
-_OF_A_PART = re.compile(r"(?i)epoch|step|iter|update|batch|round|rollout|phase|stage|sample|prompt|completion|part\b")
+_OF_A_PART = re.compile(
+    r"(?i)epoch|step|iter|update|batch|round|rollout|phase|stage|level|sample|prompt|completion|part\b"
+)
 """What titles within one run name."""
 
 
@@ -112,7 +114,7 @@ def _titled(path: Path) -> list[tuple[str, tuple[int, int]]]:
 
 
 def _of_lines(path: Path, tally: Tally, begin: int, end: int) -> Iterator[tuple[int, str]]:
-    return ((number, line) for number, line in lines(path, tally) if begin <= number < end)
+    return ((n, line) for n, line in takewhile(lambda at: at[0] < end, lines(path, tally)) if n >= begin)
 
 
 def _marks_in(path: Path) -> list[str]:
