@@ -194,6 +194,8 @@ def test_the_reward_is_read(tmp_path: Path, case: str) -> None:
     assert points(log) == NUMBERED
     loss = log.series.get("loss")
     assert loss is None or set(loss.values) == {0.5}
+    if "completion around" in case:
+        assert set(log.series) == {"reward/mean", "reward_shown"}
     if case in REWARD_AND_LOSS:
         assert set(log.series) - {"epoch"} == {"reward/mean", "loss"}
 

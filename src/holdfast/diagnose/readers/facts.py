@@ -42,6 +42,12 @@ _OF_PART = ("mean", "avg", "average", "min", "max", "std")
 _LIST = re.compile(r"(?<=[:=])\s*\[([^\[\]]*)\]")
 _CALL = re.compile(r"\b[A-Z]\w*\((?=\w+=)|\[(?=['\"][\w.+@/-]+=)")
 """Where a printed object or a list of overrides begins: `Config(a=1, …)`, `['a.b=1', …]`."""
+_ASKED = re.compile(
+    r"\b(?:prompt|question|query|problem)\s*[:=]\s*(?=['\"]?[A-Za-z])(?!\w+\s*[:=])"
+    rf"(?:(?!{CORE.pattern}| \| ).)*",
+    re.IGNORECASE,
+)
+"""The text of a question, up to a wall or what its completion got: `Prompt: What is 3+4? Reward 0.0`."""
 _STEP = re.compile(r"(?<![A-Za-z./-])(?:step|iteration|iter)s?\s*(?:[:=#]\s*)?(\d{1,15})(?![\w.,]*?\d)", re.IGNORECASE)
 _COUNTER = re.compile(
     r"(?<![A-Za-z./-])(?:update|batch|round|rollout)s?\s*(?:[:=#\[]\s*)?(\d{1,15})(?![\w.,]*?\d)", re.IGNORECASE
@@ -114,9 +120,15 @@ def row_in(line: str, core: Core = LEARNT) -> tuple[int, Facts] | None:
 
 
 def facts_in(line: str) -> Facts:
-    """The numbers of a line by name. A list of numbers counts as its mean; an object that was printed says nothing."""
+    """The numbers of a line by name. A list of numbers counts as its mean; an object that was printed says nothing, and
+    neither does the text of a question.
+
+    >>> facts_in("Prompt: What is 3+4? Reward 0.5 | length 12").numbers, facts_in("prompt: 256, loss 0.5").numbers
+    ({'length': 12.0, 'reward': 0.5}, {'prompt': 256.0, 'loss': 0.5})
+    """
     if call := _CALL.search(line):
         line = line[: call.start()]
+    line = _ASKED.sub("", line)
     if "[" in line:
         line = _LIST.sub(_mean_of, line)
     if "mean" in line or "avg" in line:
