@@ -7,28 +7,23 @@ from dataclasses import replace
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
+from holdfast_research.experiments import mismatch
 from holdfast_research.experiments.factbook import PAPERS_COEF
-from holdfast_research.experiments.mismatch import TIS, TO_SAMPLER
 from holdfast_research.experiments.real_age import EXPERIMENT as REAL_AGE
 from holdfast_research.experiments.real_old import FRESH, OLD, old
 from holdfast_research.methods import NO_PENALTY
 from holdfast_research.values import Arm, Claim, Figure
 
-_WEIGHTED = {"loss.methods.sampler_weights.on": True, "loss.methods.sampler_weights.keep": "mask"}
 SAPO_PAPER = replace(a.SAPO_FIXED, name="SAPO, 0.1", settings={**a.SAPO_FIXED.settings, "loss.penalty.coef": 0.1})
 """With the paper's γ."""
-SAMPLER = old(8, TO_SAMPLER)
-SAMPLER_LLDS = old(8, Arm(f"{TO_SAMPLER.name}, {PAPERS_COEF.name}", {**TO_SAMPLER.settings, **PAPERS_COEF.settings}))
+SAMPLER = old(8, mismatch.TO_SAMPLER)
+SAMPLER_LLDS = old(8, mismatch.BOTH)
 HALF = Arm("8 batches old, half the rate", {**OLD.settings, "train.lr": 1e-5})
 LLDS = old(8, PAPERS_COEF)
 SAPO = old(8, SAPO_PAPER)
 FRESH_LLDS = Arm(f"fresh, {PAPERS_COEF.name}", {**NO_PENALTY, **PAPERS_COEF.settings})
-M2PO = old(
-    8, Arm("M2PO", {**TO_SAMPLER.settings, "loss.methods.m2po.on": True, "loss.clip_low": 1.0, "loss.clip_high": 1e4})
-)
-DECOUPLED = old(8, Arm("decoupled PPO", {**_WEIGHTED, "loss.methods.sampler_weights.high": 5.0}))
-"""AReaL's: the clip compares with the recomputed policy, and tokens weigh recomputed / sampler, 0 above its cap."""
-OLD_TIS = old(8, TIS)
+M2PO, DECOUPLED = old(8, mismatch.M2PO), old(8, mismatch.DECOUPLED)
+OLD_TIS = old(8, mismatch.TIS)
 QUARTER = Arm("8 batches old, a quarter of the rate", {**OLD.settings, "train.lr": 5e-6})
 PENALTIES, RIVALS = (LLDS, SAPO, SAMPLER_LLDS, FRESH_LLDS), (M2PO, OLD_TIS, DECOUPLED)
 ARMS = (OLD, SAMPLER, HALF, LLDS, FRESH, FRESH_LLDS, M2PO, SAPO, SAMPLER_LLDS, OLD_TIS, DECOUPLED, QUARTER)
