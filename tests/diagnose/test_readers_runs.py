@@ -187,6 +187,34 @@ def test_bars_of_lightning_continue_over_epochs(tmp_path: Path) -> None:
     assert points(log) == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 1.1), (5, 1.2), (6, 1.3)]
 
 
+def test_a_bar_of_lightning_without_a_total_is_the_row_of_its_last_drawing(tmp_path: Path) -> None:
+    """It first shows the epoch before. Behind it stands what is said of a checkpoint, with a finer step."""
+    bar = "\rEpoch {i}: : 0it [04:20, ?it/s, loss=0.5, v_num=0, avg_reward={r}]"
+    said = "  Epoch {i}, global step {i}00: 'avg_reward' was not in top 1"
+    log = read(tmp_path, lines(bar.replace("{r}", "0.9") + bar + said, bar.replace("{r}", "0.9") + bar))
+    assert points(log) == NUMBERED and not log.resumed and not log.notes
+
+
+def test_a_count_behind_the_steps_in_words_is_of_something_else(tmp_path: Path) -> None:
+    text = "".join(
+        f"step {i} | loss 0.5 | reward {r}\nstep {i} | entropy 0.25 | reward {r}\n"
+        + f"wrote questions: {i // 4}/12 | reward 0.9\n" * (i in (8, 12))
+        for i, r in NUMBERED
+    )
+    log = read(tmp_path, text)
+    assert points(log) == NUMBERED and not log.resumed
+    assert any("2 lines with a count of something else" in note for note in log.notes)
+
+
+def test_rows_that_a_callback_wrote_again_at_every_step_are_read_once(tmp_path: Path) -> None:
+    every = [{"step": 5 * i + k, "reward": r, "loss": 0.5, "k": k} for i, r in NUMBERED for k in range(5)]
+    log = read(tmp_path, jsonl({**row, "k": 1} for row in every), "log.jsonl")
+    assert points(log) == [(5 * i, r) for i, r in NUMBERED]
+    assert any("48 rows that repeat the row before them" in note for note in log.notes)
+    assert len(points(read(tmp_path, jsonl(every), "log.jsonl"))) == 60, "a metric moves at every step"
+    assert len(points(read(tmp_path, jsonl({**row, "k": 1} for row in every[:34] + every[35:]), "log.jsonl"))) == 59
+
+
 @pytest.mark.parametrize(
     ("epochs", "steps"),
     [([5, 10, 15], [5, 10, 15]), ([0.5, 1, 1.5], [1, 2, 3]), ([1, 1, 2], [1, 2, 3])],

@@ -27,6 +27,8 @@ Arrays = Mapping[str, tuple[Ints, NDArray[np.float64]]]
 Point = tuple[int, str, int, float]
 """A value that was logged by itself: its place in the file, name, step and value."""
 _MAX_RESTARTS = 1000
+_MIN_HELD = 10
+"""Rows that must be repeated equally often, before that is how the log was written."""
 _FEW = 3
 """Steps before their having several rows is how the log was written."""
 _DEEPEST = 8
@@ -276,6 +278,9 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], Ints]:
         number = np.cumsum(alive) - 1  # a row without a value does not show a resumed run
         again = _again(steps, arrays)[alive]
         alive[alive] = _alive(steps[alive], np.where(again < 0, -1, number[again]), tally)
+    elif (held := _held(steps, arrays)).any():
+        tally.add("left out {n rows} that repeat the row before them, as all rows do", count=int(held.sum()))
+        alive &= ~held
     result: dict[str, Series] = {}
     repeated = averaged = 0
     for name, (rows, values) in arrays.items():
@@ -302,6 +307,20 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], Ints]:
     if repeated:
         tally.add("replaced {n values} by later values of the same step", count=repeated)
     return result, np.unique(steps[alive])
+
+
+def _held(steps: Ints, arrays: Arrays) -> NDArray[np.bool_]:
+    """[R]: the rows that repeat the one before them at the next step, as a callback writes that has new values at every
+    tenth step alone. Such rows hide the noise of the values. False everywhere, unless each row has a value of every
+    name, and all are written equally often, but for the first and the last."""
+    none = np.zeros(len(steps), bool)
+    if (np.diff(steps) <= 0).any() or any(len(rows) < len(steps) for rows, _ in arrays.values()):
+        return none
+    same = np.all([np.diff(np.nan_to_num(values)) == 0 for _, values in arrays.values()], axis=0)
+    times = np.diff(np.concatenate([[0], np.flatnonzero(~same) + 1, [len(steps)]]))
+    often = times[1:-1]
+    regular = len(often) >= _MIN_HELD and (often == often[0]).all() and times.max() == often[0]
+    return np.append(False, same) if regular else none
 
 
 def _means(values: NDArray[np.float64], starts: Ints) -> NDArray[np.float64]:

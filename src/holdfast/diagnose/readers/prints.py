@@ -50,8 +50,11 @@ _HEADING = re.compile(
     re.IGNORECASE,
 )
 """A line that begins with a place, at once or behind what `logging` prints before it."""
-_DRAWN = re.compile(r"\r|(?<=\])(?=[^\]\r%]{0,60}?\d{1,3}%\|)")
-"""Between bars that were drawn over each other, also in a file that lost the marks of it."""
+_DRAWN = re.compile(r"\r|(?<=\])(?=[^\]\r%]{0,60}?\d{1,3}%\|| {0,200}Epoch \d+, global step \d)")
+"""Between bars that were drawn over each other, also in a file that lost the marks of it; and before what Lightning
+says of a checkpoint behind its bar."""
+_NEARLY_ALL = 0.9
+"""Share of the rows."""
 _FALLS = 0.05
 """Share of the rows at which steps may begin again."""
 
@@ -71,6 +74,8 @@ class Print(NamedTuple):
     """Whether its reward is said to be a mean."""
     by_bar: bool = False
     """Whether the step is the count of a progress bar."""
+    in_words: bool = True
+    """Whether the line names its step."""
 
 
 def _heading(line: str, core: Core) -> str:
@@ -98,6 +103,8 @@ class _Places:
     """Whether a line without a step belongs to the row before it, because no line says a reward with its step."""
     finer: bool = False
     """Whether most rows have a finer step than their epoch. A line with the epoch alone then sums up others."""
+    in_words: bool = False
+    """Whether nearly all rows name their step. A count that is behind the last one is then of something else."""
 
 
 def _places(lines_for: Callable[[], Lines], core: Core) -> _Places:
@@ -109,6 +116,7 @@ def _places(lines_for: Callable[[], Lines], core: Core) -> _Places:
         places,
         before=not any(like_a_reward(row.numbers) for row in rows),
         finer=2 * sum(row.by_epoch for row in rows) < len(rows),
+        in_words=bool(rows) and sum(row.in_words for row in rows) >= _NEARLY_ALL * len(rows),
     )
 
 
@@ -130,10 +138,20 @@ def _english(numbered: Lines) -> Lines:
 
 
 def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Iterator[tuple[int, Print]]:
-    """(number of the line, row). Bars are drawn over each other in one line. Lines of facts without a step have that of
-    the last heading."""
+    """(number of the line, row). A bar without a count of its own shows the last epoch until its values are new."""
+    every = chain(_parts(numbered, places, tally), [(0, Print(0, {}))])
+    for (number, row), (next_number, after) in pairwise(every):
+        again = row.by_epoch and after.by_epoch and number == next_number and row.step == after.step
+        if not again or row.numbers.keys() != after.numbers.keys():
+            yield number, row
+
+
+def _parts(numbered: Lines, places: _Places, tally: Tally | None) -> Iterator[tuple[int, Print]]:
+    """The same of each part of a line. Bars are drawn over each other in one line. Lines of facts without a step have
+    that of the last heading."""
     begun: int | None = None
     named = evaluated = False
+    last = 0  # step in words
     for number, line in _english(numbered):
         if not places.core.is_in(line):
             heading = _heading(line, places.core) if places.headings else ""
@@ -146,7 +164,12 @@ def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Itera
             if begun is not None and named and not names_step(part):  # a count in it is of something else
                 found = None
             elif (found := row_in(part, places.core)) is not None:
-                by_epoch = has_epoch_alone(part)
+                by_epoch, in_words = has_epoch_alone(part), names_step(part)
+                if places.in_words and not in_words and found[0] < last:
+                    if tally is not None:
+                        tally.add("left out {n lines} with a count of something else than the steps", number)
+                    continue
+                last = found[0] if in_words else last
                 if by_epoch and places.finer:
                     if tally is not None:
                         tally.add("left out {n lines} with only an epoch, because other lines have a step", number)
@@ -159,8 +182,8 @@ def _rows(numbered: Lines, places: _Places, tally: Tally | None = None) -> Itera
                         "one is read as `…_2`",
                         number,
                     )
-                by_bar = BAR.search(part) is not None and not names_step(part)
-                yield number, Print(found[0], found[1].numbers, by_epoch, found[1].of_mean, by_bar)
+                by_bar = BAR.search(part) is not None and not in_words
+                yield number, Print(found[0], found[1].numbers, by_epoch, found[1].of_mean, by_bar, in_words)
             if found is None and begun is not None and len(part) <= LINE:
                 facts = facts_in(part)
                 if any(map(places.core.name.search, facts.numbers)):
