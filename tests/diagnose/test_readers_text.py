@@ -70,6 +70,13 @@ def test_an_evaluation_and_a_summary_are_no_rows_of_training() -> None:
     assert steps(log, "train_loss") == [24] and not log.notes
 
 
+def test_the_means_beside_a_summary_do_not_replace_those_of_the_last_row(tmp_path: Path) -> None:
+    summary = {"train_runtime": 3.5, "train_loss": 0.25, "reward": 0.9, "reward_std": 0.0, "epoch": 1.0}
+    log = written(tmp_path, rows([0.25, 0.5, 0.75]) + f"{summary}\n")
+    assert set(values(log, "reward/mean")) == {0.5} and values(log, "train_loss") == [0.25]
+    assert not any("replaced" in note for note in log.notes)
+
+
 def test_texts_are_numbers_and_a_cut_row_is_noted() -> None:
     log = read_log(LOGS / "trl-strings.log")
     assert math.isnan(values(log, "grad/norm")[6]) and np.isfinite(values(log, "reward/mean")).all()

@@ -124,7 +124,8 @@ class Dicts:
         step = step_in(row)
         bar = self._bars.at_row() if is_training(row) else None
         self.numbering.add(row, step if announced is None else announced, bar)
-        return row
+        # Beside the summary at the end, TRL prints means of the steps since the last row, which are not of that row.
+        return row if "train_runtime" not in row else {name: row[name] for name in row if name.startswith("train_")}
 
 
 class _Bars:
