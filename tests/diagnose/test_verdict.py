@@ -76,6 +76,8 @@ def test_evaluations_that_rise_are_learning_whatever_the_reward_functions_do() -
 def test_without_a_reward_it_says_what_to_log() -> None:
     verdict = diagnosed(host="unknown", grad__norm=noisy(1.0), my_score=noisy(0.5)).verdict
     assert verdict.word == "cannot tell" and "--name reward=METRIC" in verdict.log and "my_score" in verdict.log
+    timed = diagnosed(host="unknown", my_score=noisy(0.5), wall_time_sec=noisy(90.0), critic_loss=noisy(0.1)).verdict
+    assert timed.log.endswith("reward=METRIC: my_score.")
     assert diagnosed(grad__norm=noisy(1.0)).verdict.log == "Log the mean reward of each batch of rollouts."
 
 
@@ -84,6 +86,11 @@ def test_a_rise_that_is_only_likely_is_not_called_flat() -> None:
     assert (
         verdict.word == "cannot tell" and "may be rising" in verdict.text and "such rows would be enough" in verdict.log
     )
+
+
+def test_a_reward_that_is_lower_at_the_end_is_not_said_to_rise() -> None:
+    verdict = diagnosed(reward__mean=noisy(np.linspace(0.02, -0.02, ROWS), 0.15, seed=4)).verdict
+    assert verdict.word == "cannot tell" and "may be rising or falling: it changed by -" in verdict.text
 
 
 @pytest.mark.parametrize("word", ["flat", "broken"])
@@ -313,6 +320,17 @@ def test_parts_that_add_up_to_the_reward_are_seen_whatever_their_names() -> None
     assert found(hacked).keys() == {"RWD003"} and "ndcg fell from" in hacked.findings[0].summary
     other = diagnosed(host="unknown", reward__mean=total, ndcg=score, cold_bonus=noisy(0.1, rows=140))
     assert not found(other), "they do not add up"
+
+
+def test_one_odd_row_is_no_low_that_another_function_has_risen_from() -> None:
+    """It stands in the best five rows of the function that falls."""
+    parts = {
+        "rewards__variety__mean": [0.5] * 30 + [0.3] * 30,
+        "rewards__steady__mean": [0.2] * 27 + [-0.2] + [0.2] * 32,
+        "rewards__other__mean": noisy(2.0),
+    }
+    (hacked,) = diagnosed(reward__mean=np.sum(list(parts.values()), axis=0).tolist(), **parts).findings
+    assert hacked.code == "RWD003" and "variety fell from 0.5 to 0.3." in hacked.summary
 
 
 def test_parts_with_weights_add_up_too_and_chance_does_not() -> None:

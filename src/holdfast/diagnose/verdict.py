@@ -7,6 +7,7 @@ continues, where findings keep their steps.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -64,6 +65,8 @@ def _is_best_since(curve: Curve, course: Course) -> bool:
     return course.back_step is not None and bool(curve.steps[curve.short.means.argmax()] >= course.back_step)
 
 
+_NO_REWARD = re.compile(r"(?:loss|time|sec(?:ond)?s?|tokens?|flos|steps?)$")
+"""Names of what no reward is: a loss, a time or a count."""
 CLOSE_ROWS = 5
 """Rows at the start of a log in which what holds has held since it began."""
 
@@ -193,7 +196,8 @@ def _cannot_tell(batches: Log, curve: Curve | None, course: Course, facts: Mappi
     if rewards >= MIN_FLAT_ROWS:
         fell = "" if course.fall is None else f"The reward {_fall(course.fall, course.back_step)} "
         hidden = f" Even a rise of {clear_rise(curve):.2g}, a quarter of its range, would be lost in the noise."
-        return f"{fell}The reward may be rising: {_change(course)}." + ("" if _suggests_a_rise(course) else hidden)
+        way = "rising" if course.change > 0 else "rising or falling"
+        return f"{fell}The reward may be {way}: {_change(course)}." + ("" if _suggests_a_rise(course) else hidden)
     if rewards == 1:
         return f"The only reward is {curve.rewards[0]:.3g} ({span_of(facts)})."
     return f"{rewards} rewards are too few to tell whether it rises or falls."
@@ -209,7 +213,8 @@ def _rewards_to_log(batches: Log, curve: Curve | None, course: Course) -> str:
         change = course.change if _suggests_a_rise(course) else clear_rise(curve)
         rows = math.ceil((TREND_ERRORS * course.error / change) ** 2 * rewards)
         return f"About {max(rows, rewards + WINDOW):,} such rows would be enough to tell, or larger batches."
-    others = [name for name in batches.series if name not in METRICS and name not in CUMULATIVE]
+    known = METRICS.keys() | set(CUMULATIVE)
+    others = [name for name in batches.series if name not in known and not _NO_REWARD.search(name)]
     named = (
         f"If one of these metrics is the reward, name it with --name reward=METRIC: {listed(others)}." if others else ""
     )

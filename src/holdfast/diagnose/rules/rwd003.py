@@ -29,6 +29,7 @@ from holdfast.diagnose.log.trailing import (
     last_where,
     lowest,
     margin,
+    trailing_lowest,
     trailing_mean,
     trend,
 )
@@ -49,6 +50,9 @@ def trade_places(rows: Rows, reward: Values, *, form: bool) -> Signal | None:
     if len(names) < 2 or not any(bool(FORM.search(name)) == form for name in names):
         return None
     smooth = np.array([trailing_mean(column, ROWS) for column in known.values()])
+    # One odd row makes no low that another function has risen from.
+    odd = np.array([trailing_lowest(column, ROWS) for column in known.values()])
+    rest = smooth + (smooth - odd) / (ROWS - 1)
     noise = np.array([margin(column, ROWS, RISE_ERRORS) for column in known.values()])
     mean_reward, total = trailing_mean(reward, ROWS), curve_of(reward, rows.steps)
 
@@ -59,7 +63,7 @@ def trade_places(rows: Rows, reward: Values, *, form: bool) -> Signal | None:
             continue
         curve, peak = curve_of(known[name], rows.steps), last_where(smooth[row] >= highest(smooth[row]))
         holds = mean_reward - mean_reward[peak] >= -may_lose(reward)
-        gains = smooth - smooth[:, peak]  # [functions, rows]: since this function was best
+        gains = smooth - rest[:, peak]  # [functions, rows]: since this function was best
         gains = np.where(gains > noise, gains, 0.0)
         rises = gains.any(axis=0)
         hidden = held(curve.fallen & ~holds & ~total.falling, HIDDEN_ROWS)
