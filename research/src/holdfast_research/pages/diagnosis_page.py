@@ -114,7 +114,7 @@ def page(text: str, kept: Mapping[str, Reading]) -> str:
     return filled(text, {name: short(made) for name, made in whole.items()})
 
 
-OTHERS = {"public_logs": "public logs", **{f"strangers_{runs}": f"{runs} {STRANGERS}" for runs in (19, 51, 38, 25)}}
+OTHERS = {"public_logs": "public logs", **{f"strangers_{runs}": f"{runs} {STRANGERS}" for runs in (19, 51, 38, 25, 37)}}
 """Readings of logs of others, and what the page calls them; `NAME_first` is the first reading of the same logs."""
 
 
