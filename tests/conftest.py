@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -117,6 +119,17 @@ def heard_signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def code_of_others() -> Iterator[None]:
+    """Code in a temporary folder that a test imported is gone after it: the next may have other code of that name."""
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(tempfile.gettempdir()):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -326,6 +326,10 @@ def test_what_the_advice_says_it_costs() -> None:
             for found in (sampled, greedy)
         ]
 
+    def each(experiment: str, arm: str) -> list[list[str]]:
+        seeds = [place for place in sampled if place[:2] == (experiment, arm)]
+        return [[f"{found[place]:.2f}".removeprefix("0") for found in (sampled, greedy)] for place in seeds]
+
     fresh, old, sampler = (row.cost for row in ADVICE.values())
     plain, weak, strong = (ends("factbook", arm) for arm in (FRESH, "LLDS action, 0.2", "LLDS action"))
     assert f"sampled {weak[0]} for {plain[0]}, greedy {weak[1]} for {plain[1]}" in fresh
@@ -337,10 +341,12 @@ def test_what_the_advice_says_it_costs() -> None:
     assert f"fresh without a penalty {', '.join(best)}" in old
     one_more, none = (ends("old-policy", arm) for arm in ("fresh, LLDS action, 0.2", FRESH))
     said = " ".join(stale.PAGE.read_text(encoding="utf-8").split())
-    assert "Fresh rollouts end higher with LLDS at 0.2 than without" in said
+    assert "Fresh rollouts end higher there with LLDS at 0.2 than without" in said
     assert all(map(gt, one_more, none))
-    alone, new, none = (ends("old-policy", arm) for arm in (f"{OLD}, ratios to the sampler", FRESH, OLD))
-    assert f"{alone[0]} sampled, {alone[1]} greedy, for {', '.join(new)} fresh and {', '.join(none)} recomp" in sampler
+    (alone, also), (none, learned) = (each("old-policy", arm) for arm in (f"{OLD}, ratios to the sampler", OLD))
+    assert f"{alone[0]} sampled, {alone[1]} greedy, for {', '.join(none)} recomputed" in sampler
+    assert f"second seed {', '.join(also)} for {', '.join(learned)};" in sampler
     assert "half the learning rate does not help at eight batches, and M2PO falls late" in said
+    assert "seed 20, which has no fresh run, eight batches do plain GRPO no harm" in said and min(learned) > ".8"
     assert all(map(gt, none, ends("old-policy", f"{OLD}, half the rate")))
-    assert all(map(gt, new, ends("old-policy", f"{OLD}, M2PO")))
+    assert all(map(gt, ends("old-policy", FRESH), ends("old-policy", f"{OLD}, M2PO")))

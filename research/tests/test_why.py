@@ -13,6 +13,7 @@ import pytest
 from holdfast.base.run_folder import CONFIG
 from holdfast.diagnose.log.collapse import curve_of
 from holdfast.diagnose.log.collapse import fell as fall_of
+from holdfast.hosts.advice import ADVICE
 from holdfast.recipe import load
 from holdfast_research.experiments import EXPERIMENTS, find
 from holdfast_research.judge import noise
@@ -20,7 +21,7 @@ from holdfast_research.pages.arms import methods
 from holdfast_research.pages.curves import picture_of
 from holdfast_research.pages.kept_runs import KEPT
 from holdfast_research.pages.why import DISPLACED, MEASURES, PAGE, page, turned
-from holdfast_research.paths import DOCS, READINGS, REPOSITORY
+from holdfast_research.paths import DOCS, READINGS
 from holdfast_research.plan import PLAN_FILE
 from holdfast_research.series import RunSeries, drop_step, read_run, summarise, surge_step
 from research.tests.why_page import SAID, TEXT, finished, kept, scores
@@ -121,14 +122,13 @@ def test_the_tiny_model_with_stale_rollouts() -> None:
     assert oldest[0] > fresh[0] - 0.1 and oldest[1] == pytest.approx(fresh[1] / 2, abs=0.02)
     both = ends("4 batches old, ratios to the sampler, LLDS action")
     assert f"LLDS at 1 takes greedy answers at four batches to {both[1]:.2f}." in SAID
-    words = " ".join((REPOSITORY / "docs" / "reference" / "hosts.md").read_text(encoding="utf-8").split())
     to_sampler = [
         ends(f"{age}, ratios to the sampler{cure}")[0]
         for age in ("1 batch old", "4 batches old")
         for cure in ("", ", LLDS action")
     ]
     cost = [f"{100 * (to_sampler[at] - to_sampler[at + 1]):.0f}" for at in (0, 2)]
-    assert "LLDS at 1 on top costs {} and {} points".format(*cost) in words
+    assert "LLDS at 1 on top cost {} and {} points sampled".format(*cost) in ADVICE["sampler"].stronger
 
 
 def test_the_share_of_preserved_tokens_is_what_the_guides_say(tmp_path: Path) -> None:

@@ -243,8 +243,8 @@ def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage
         # full, `tee` goes on, because Python ignores SIGPIPE and hands that down: the trainer must not stop for it.
         before = signal.signal(signal.SIGINT, lambda *_: None)
         try:
+            pace, seen = Pace(_SHARE), _size(path)  # of the empty file: `tee` may be done before the first look
             tee = subprocess.Popen(["tee", "-i", path], stdin=stream, restore_signals=False)
-            pace, seen = Pace(_SHARE), _size(path)
             follower = Follower(_Alarms(), on_finding, live=live)
             while _still_runs(tee, max(every, pace.seconds_left)):
                 size = _size(path)

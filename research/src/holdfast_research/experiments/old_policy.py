@@ -53,7 +53,7 @@ EXPERIMENT = replace(
     settings={**REAL_AGE.settings, "eval.start": True, "eval.every": 12, "eval.questions": 100},
     notes=(
         "The setting of [real-age](real-age.md) on other seeds and a CPU: four questions a batch, four optimizer "
-        "steps, 48 batches.",
+        "steps, 48 batches. Seed 19 is in float32, seed 20 in bf16 on another CPU.",
         "Arms of one seed share their warm start, and the test questions are the same for all. So differences are of "
         "pairs of answers.",
         "The predictions were written before any run of these seeds had begun; those on M2PO, TIS and decoupled PPO "
