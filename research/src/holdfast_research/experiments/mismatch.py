@@ -115,7 +115,7 @@ EXPERIMENT = Experiment(
         ),
         *(claim for arm in OLDEST for claim in _cured(arm, SIXTEEN_OLD)),
         *_ends_below_fresh(BYPASS[2], f"{BYPASS[2].name} falls: so does TIS at that age."),
-        *_ends_below_fresh(DECOUPLED_FOUR, f"{DECOUPLED_FOUR.name} falls: its weights are those of TIS."),
+        *_ends_below_fresh(DECOUPLED_FOUR, f"{DECOUPLED_FOUR.name} falls, as TIS does: it has the same weights."),
         *ends_higher(
             WEAKER.name, BYPASS[3].name, where=WHERE, says="With ratios to the sampler λ = 0.2 costs less than 1."
         ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -115,7 +116,10 @@ def _meant(key: str, defaults: Any) -> str | None:
         if not OmegaConf.is_dict(at):
             return None
         written = [str(name) for name in at]  # with those without a value, which are not `in` it
-        names = written + ([field.name for field in fields(get_class(at._target_))] if "_target_" in written else [])
+        names = list(written)
+        if "_target_" in written:
+            with suppress(ImportError, TypeError):  # a class that is not installed here, or that is no dataclass
+                names += [field.name for field in fields(get_class(at._target_))]
         if part not in names:
             near = get_close_matches(part, names, 1, _NEAR)
             return ".".join([*parts[:i], *near, *parts[i + 1 :]]) if near else None
